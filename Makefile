@@ -1,0 +1,35 @@
+# Two commands on a fresh machine: `make run` and `make test`. Both make the environment they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: run test lint bench clean
+
+run: $(VENV)/ready
+	$(BIN)/python -m holonom.experiments.fig1 --out results/fig1
+
+test: $(VENV)/ready lint
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/bench-ready
+	$(BIN)/python -m benchmarks.run --out results/bench
+
+# torch first and by itself, so that nothing else can choose another build of it.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/bench-ready: $(VENV)/ready
+	$(PIP) -e '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache

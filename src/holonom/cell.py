@@ -1,0 +1,189 @@
+"""A cell: the parameters of one group that one call moves together, and their phase as plain lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import fuse
+from .constraints.base import Constraint, Phase
+from .errors import ProjectionError
+from .flows import Numbers, run
+from .lists import Tensors
+from .noise import normal
+
+State = dict[str, Any]
+
+
+class Cell:
+    """Parameters of one space, dtype and device (and of one shape, if the space stacks).
+
+    It turns parameters and their state into a :class:`Phase` and runs letters on it. Nothing is
+    kept between steps except compiled kernels: parameters and state are the truth.
+    """
+
+    def __init__(self, space: Constraint, params: list[Tensor], names: list[str], indices: list[int]) -> None:
+        self.space = space
+        self.params = params
+        self.names = names
+        self.indices = indices
+        self.elements = sum(p.numel() for p in params)
+        self._freedom: int | None = None
+        self._kernels: dict[tuple[str, bool], fuse.Kernel] = {}
+
+    def append(self, p: Tensor, name: str, index: int) -> None:
+        self.params.append(p)
+        self.names.append(name)
+        self.indices.append(index)
+        self.elements += p.numel()
+
+    def degrees_of_freedom(self) -> int:
+        if self._freedom is None:
+            self._freedom = sum(self.space.degrees_of_freedom(p.detach()) for p in self.params)
+        return self._freedom
+
+    def worst(self, phase: Phase, measure: Callable[[Phase], Tensor]) -> Tensor:
+        """A diagnostic over all parameters of the cell."""
+        return measure(phase) if self.elements else torch.zeros(())
+
+    def select(self, keep: Sequence[bool]) -> Cell:
+        """The same cell without some of its parameters (those that got no gradient)."""
+        picked = [i for i, yes in enumerate(keep) if yes]
+        cell = Cell(
+            self.space,
+            [self.params[i] for i in picked],
+            [self.names[i] for i in picked],
+            [self.indices[i] for i in picked],
+        )
+        cell.elements = self.elements  # what decides about compiling must not depend on one step's gradients
+        cell._kernels = self._kernels
+        return cell
+
+    def phase(self, state: dict[Tensor, State]) -> Phase:
+        """Views of parameters and state, block-shaped."""
+        view, slots = self.space.view, self.space.slots
+        states = [state[p] for p in self.params]
+        return Phase(
+            [view(p.detach()) for p in self.params],
+            [view(s[name]) for s in states for name in ("momentum", "last_noise") if name in s],
+            [s[slots[0]] for s in states] if slots else [],
+            [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
+        )
+
+    def force(self, dtype: torch.dtype, group: dict[str, Any]) -> Tensors:
+        """∇L + λq, never written into ``p.grad``."""
+        gradients = [p.grad for p in self.params]
+        if any(g is not None and g.dtype != dtype for g in gradients):
+            gradients = [g.to(dtype) for g in gradients if g is not None]
+        force: Tensors = [self.space.view(g) for g in gradients if g is not None]
+        if group["maximize"]:
+            force = list(torch._foreach_neg(force))
+        if group["weight_decay"]:
+            positions = [self.space.view(p.detach()) for p in self.params]
+            force = list(torch._foreach_add(force, positions, alpha=group["weight_decay"]))
+        return force
+
+    def noise(self, state: dict[Tensor, State], overdamped: bool, key: tuple[int, ...]) -> Tensors:
+        """Normals for everything a letter shakes: momenta and slack momenta, or positions and slack."""
+        slots = self.space.slots
+        other = slots[:1] if overdamped else slots[1:]
+        main: Tensors = []
+        rest: Tensors = []
+        for index, p in zip(self.indices, self.params, strict=True):
+            main.append(self.space.view(normal(p.shape, state_dtype(p), p.device, *key, index, 0)))
+            for slot in other:
+                like = state[p][slot]
+                rest.append(normal(like.shape, like.dtype, like.device, *key, index, 1))
+        return main + rest
+
+    def run(
+        self,
+        phase: Phase,
+        word: str,
+        force: Tensors,
+        numbers: Sequence[Numbers],
+        noises: Sequence[Tensors],
+        step: int,
+        last: bool,
+        how: tuple[bool | None, bool | None],
+    ) -> None:
+        """Run letters on a phase; ``how`` is the group's (foreach, fuse)."""
+        foreach, wanted = how
+        if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
+            self._run_fused(phase, word, force, numbers, noises, step, last)
+            return
+        try:
+            if foreach is False:
+                for i in range(len(phase.q)):
+                    one = slice(i, i + 1)
+                    run(self.space, word, *_cut(phase, force, noises, [one], numbers), step, last)
+            else:
+                run(self.space, word, phase, force, numbers, noises, step, last)
+        except ProjectionError as error:
+            raise ProjectionError(f"{', '.join(self.names)}: {error}") from None
+
+    def _run_fused(
+        self,
+        phase: Phase,
+        word: str,
+        force: Tensors,
+        numbers: Sequence[Numbers],
+        noises: Sequence[Tensors],
+        step: int,
+        last: bool,
+    ) -> None:
+        count = len(phase.q)
+        large = [i for i in range(count) if phase.q[i].numel() >= fuse.SMALLEST]
+        small = [slice(i, i + 1) for i in range(count) if phase.q[i].numel() < fuse.SMALLEST]
+        if small:
+            run(self.space, word, *_cut(phase, force, noises, small, numbers), step, last)
+        for pack in fuse.packs(len(large)):
+            where = [slice(i, i + 1) for i in large[pack]]
+            cut_phase, cut_force, _, cut_noises = _cut(phase, force, noises, where, numbers)
+            if self.space.elementwise and all(_flattens(x) for xs in (*cut_phase, cut_force, *cut_noises) for x in xs):
+                cut_phase = Phase(*([x.view(-1) for x in xs] for xs in cut_phase))
+                cut_force = [x.view(-1) for x in cut_force]
+                cut_noises = [[x.view(-1) for x in xs] for xs in cut_noises]
+            self._kernel(word, last)(cut_phase, cut_force, fuse.as_tensors(numbers, cut_force[0]), cut_noises)
+
+    def _kernel(self, word: str, last: bool) -> fuse.Kernel:
+        key = (word, last)
+        if key not in self._kernels:
+            self._kernels[key] = fuse.make_kernel(self.space, word, last)
+        return self._kernels[key]
+
+
+def stacked(xs: Tensors) -> Tensors:
+    """Tensors of one shape as a single batch."""
+    return [torch.stack(xs)] if len(xs) > 1 else xs
+
+
+def unstack_(batch: Tensors, tensors: Tensors) -> None:
+    """Write a batch back to the tensors it was stacked from."""
+    if len(tensors) > 1:
+        torch._foreach_copy_(tensors, list(batch[0].unbind(0)))
+
+
+def _cut(
+    phase: Phase, force: Tensors, noises: Sequence[Tensors], where: list[slice], numbers: Sequence[Numbers]
+) -> tuple[Phase, Tensors, Sequence[Numbers], list[Tensors]]:
+    """Some of the tensors of every list. A noise list holds the parameters' draws, then the slacks'."""
+    count = len(phase.q)
+
+    def pick(xs: Tensors) -> Tensors:
+        return [x for s in where for x in xs[s]]
+
+    cut_noises = [[x for start in range(0, len(xs), count) for x in pick(xs[start : start + count])] for xs in noises]
+    return Phase(*(pick(xs) for xs in phase)), pick(force), numbers, cut_noises
+
+
+def _flattens(x: Tensor) -> bool:
+    return x.is_contiguous()
+
+
+def state_dtype(p: Tensor) -> torch.dtype:
+    """Half precision keeps its momenta and slack in float32."""
+    return p.dtype if p.dtype.itemsize >= 4 else torch.float32

@@ -1,0 +1,54 @@
+"""Checkpoints: does this one belong here, and its state at the precision it was saved in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from .errors import CheckpointError
+
+_MUST_AGREE = {
+    "constraint": "build the optimizer with the checkpoint's constraint; to change it, start from the weights alone",
+    "scheme": "build the optimizer with the checkpoint's scheme; to change it, start from the weights alone",
+}
+
+
+def check(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], saved: dict[str, Any]) -> None:
+    """Raise :class:`CheckpointError` unless the checkpoint was made by an optimizer like this one."""
+    saved_groups = saved.get("param_groups")
+    if saved_groups is None or "state" not in saved:
+        raise CheckpointError("this is not an optimizer checkpoint: it has no param_groups and state")
+    if len(saved_groups) != len(groups):
+        raise CheckpointError(f"the checkpoint has {len(saved_groups)} parameter group(s), this optimizer {len(groups)}")
+    for number, (group, other) in enumerate(zip(groups, saved_groups, strict=True)):
+        if len(group["params"]) != len(other["params"]):
+            raise CheckpointError(
+                f"group {number}: the checkpoint has {len(other['params'])} parameters, this one {len(group['params'])}"
+            )
+        for key, advice in _MUST_AGREE.items():
+            if key not in other:
+                raise CheckpointError(f"group {number} of the checkpoint has no {key!r}: holonom did not write it")
+            if other[key] != group[key]:
+                raise CheckpointError(f"group {number}: checkpoint {key} {other[key]}, here {group[key]}; {advice}")
+        for p, index in zip(group["params"], other["params"], strict=True):
+            own, theirs = state[p], saved["state"].get(index, {})
+            wrong = {
+                k for k in own.keys() | theirs.keys() if k not in own or k not in theirs or own[k].shape != theirs[k].shape
+            }
+            if wrong:
+                raise CheckpointError(
+                    f"group {number}: state {sorted(wrong)} of a parameter of shape {tuple(p.shape)} is missing or has "
+                    f"another shape in the checkpoint; was it saved from another model?"
+                )
+
+
+def restore_state(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], saved: dict[str, Any]) -> None:
+    """Put the saved tensors back in their own dtype.
+
+    torch casts loaded state to the parameter's dtype, which would turn a half-precision model's
+    float32 momenta and slack into half precision and break the constraint.
+    """
+    for group, other in zip(groups, saved["param_groups"], strict=True):
+        for p, index in zip(group["params"], other["params"], strict=True):
+            state[p] = {k: v.to(p.device, copy=True) for k, v in saved["state"].get(index, {}).items()}

@@ -1,0 +1,9 @@
+"""The spaces weights can live on: one file each."""
+
+from .base import Constraint
+from .circle import Circle
+from .levelset import LevelSet
+from .orthogonal import Orthogonal
+from .sphere import Sphere
+
+__all__ = ["Circle", "Constraint", "LevelSet", "Orthogonal", "Sphere"]

@@ -1,0 +1,155 @@
+"""What a space of weights must know: how to land on it, move along it and stay tangent to it.
+
+A constraint never sees a scheme, a group or a rate. It gets a :class:`Phase`, lists of tensors
+whose trailing dimensions are the block and whose leading dimensions are batch, and changes it in
+place. The base class is flat space: no constraint at all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ConstraintError
+from ..lists import Scalar, Tensors, add_scaled_
+
+VIEWS = (None, "conv", "batch", "batch conv")
+
+
+class Phase(NamedTuple):
+    """A point of phase space: positions, momenta, and the same for the slack variables if there are any."""
+
+    q: Tensors
+    p: Tensors
+    slack: Tensors
+    slack_p: Tensors
+
+    @property
+    def momenta(self) -> Tensors:
+        return self.p + self.slack_p
+
+    @property
+    def ambient(self) -> Tensors:
+        """Everything an overdamped step adds noise to."""
+        return self.q + self.slack
+
+
+class Landing(NamedTuple):
+    """What moving a tensor onto the manifold did: how many blocks moved, and the largest distance."""
+
+    moved: int
+    blocks: int
+    distance: float
+
+
+class Constraint:
+    """Flat space, and the interface of every other one.
+
+    ``slots`` names the state a slack variable and its momentum live in; ``stacks`` asks for tensors
+    of one shape to be handed over as one batch; ``fusible`` says that the arithmetic is element- or
+    row-wise, so that compiling it into one pass pays, and ``elementwise`` that shapes do not matter.
+    """
+
+    slots: tuple[str, ...] = ()
+    stacks = False
+    fusible = True
+
+    @property
+    def elementwise(self) -> bool:
+        return True
+
+    def view(self, q: Tensor) -> Tensor:
+        """The tensor as (…, *block); always a view, never a copy."""
+        return q
+
+    def check(self, q: Tensor, name: str) -> None:
+        """Raise :class:`ConstraintError` if the constraint cannot hold on this tensor."""
+
+    def land_(self, q: Tensor, name: str) -> Landing:
+        """Move ``q`` to the nearest point of the manifold."""
+        return Landing(0, 1, 0.0)
+
+    def slack(self, q: Tensor) -> tuple[Tensor, ...]:
+        """Values of the slots that put ``q`` (already landed) on the manifold."""
+        return ()
+
+    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
+        """B: p −= h·Π(q)·∇L."""
+        add_scaled_(phase.p, force, -h)
+
+    def project_(self, phase: Phase, momenta: Tensors) -> None:
+        """Π(q): any momentum → the cotangent space at q."""
+
+    def drift_(self, phase: Phase, h: Scalar) -> None:
+        """A: follow the geodesic with velocity p for a time h."""
+        add_scaled_(phase.q, phase.p, h)
+
+    def settle_(self, phase: Phase, step: int) -> None:
+        """After the last letter of a step: write what the user sees, remove rounding.
+
+        ``step`` counts the group's steps, for work that is needed only now and then.
+        """
+
+    def euler_(self, phase: Phase, step: Tensors) -> None:
+        """L: q ← the manifold's point for q + step, where ``step`` matches ``phase.ambient``."""
+        add_scaled_(phase.q, step, 1.0)
+
+    def residual(self, phase: Phase) -> Tensor:
+        """The largest violation of the constraint."""
+        return torch.zeros((), device=phase.q[0].device)
+
+    def cotangency(self, phase: Phase) -> Tensor:
+        """The largest violation of ∇g·p = 0."""
+        return torch.zeros((), device=phase.q[0].device)
+
+    def degrees_of_freedom(self, q: Tensor) -> int:
+        """Dimension of the manifold: parameters and slack variables minus constraints."""
+        return q.numel()
+
+    def __repr__(self) -> str:
+        return "Free()"
+
+
+def as_matrix(q: Tensor, view: str | None) -> Tensor:
+    """The (…, rows, columns) view of a tensor of more than two dimensions that ``view`` names."""
+    if view == "conv":
+        return q.flatten(1)
+    if view == "batch conv":
+        return q.flatten(2)
+    return q
+
+
+def check_view(q: Tensor, name: str, view: str | None, space: str) -> None:
+    """A tensor of more than two dimensions is never guessed at."""
+    if q.ndim > 2 and view is None:
+        raise ConstraintError(
+            f"{space} on {name} of shape {tuple(q.shape)}: say how to read more than two dimensions: "
+            f"view='conv' for (out, in·kh·kw), view='batch' for a stack of matrices, "
+            f"view='batch conv' for a stack of convolutions"
+        )
+    least = {"conv": 3, "batch": 3, "batch conv": 4}.get(view or "", 0)
+    if q.ndim < least:
+        raise ConstraintError(
+            f"{space} on {name}: view={view!r} needs at least {least} dimensions, the shape is {tuple(q.shape)}"
+        )
+    if view in ("conv", "batch conv") and not q.is_contiguous():
+        raise ConstraintError(
+            f"{space} on {name}: view={view!r} needs contiguous memory (not channels_last); "
+            f"call .contiguous() on the parameter before building the optimizer"
+        )
+
+
+def check_radius(radius: Scalar, space: str) -> None:
+    values = torch.as_tensor(radius, dtype=torch.float64)
+    if not bool(((values > 0) & values.isfinite()).all()):
+        raise ConstraintError(f"{space}: every radius must be positive and finite, got {radius}")
+
+
+def describe(value: object) -> str:
+    """A hyperparameter as text that is equal exactly when the value is (used to compare checkpoints)."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return repr(float(value) if isinstance(value, Tensor) else value)
+    digest = hash(tuple(value.double().flatten().tolist())) & 0xFFFFFFFF
+    return f"tensor{tuple(value.shape)}#{digest:08x}"

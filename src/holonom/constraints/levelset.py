@@ -1,0 +1,288 @@
+"""LevelSet: any differentiable g(q) = 0, or g(q) ≤ 0 with slack variables (thesis 4.7.2.1–2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from ..errors import ConstraintError, ProjectionError
+from ..lists import Scalar, Tensors, spread
+from .base import Constraint, Landing, Phase
+
+_MOST_ITERATIONS = 200
+_ITERATIONS_WITHOUT_SYNC = 12
+
+
+class LevelSet(Constraint):
+    r"""Keep g(q) = 0, or g(q) ≤ 0, for a function of your own.
+
+    ``g`` takes one block (the parameter, or one entry of its leading ``batch_dims`` dimensions) and
+    returns a tensor of m constraints; it is differentiated by autograd and batched by ``vmap``.
+    With ``slack=True`` the constraint is g(q) + ξ² = 0, so that g(q) ≤ 0. Writing x for (q, ξ), π
+    for its momentum and G for the Jacobian:
+
+    - Π:  π ← π − Gᵀ(GGᵀ)⁻¹Gπ                                                    (4.43)
+    - A:  RATTLE: x' = x + hπ − G(x)ᵀλ with g(x') = 0;  π ← Π_{x'}(π − G(x)ᵀλ/h)
+    - L:  x' = x̄ − G(x)ᵀλ  (``direction="old"``, 4.41)  or the nearest point,
+          x' = x̄ − G(x')ᵀλ (``direction="new"``, 4.42), which exists for larger steps
+
+    A user's function cannot be stored: give the same constraint again when loading a checkpoint.
+
+    Args:
+        g: the constraint function.
+        slack: True turns g(q) = 0 into g(q) ≤ 0.
+        direction: projection of the overdamped step, "new" or "old".
+        batch_dims: how many leading dimensions are a batch of independent blocks.
+        name: what to call the function in checkpoints and messages.
+    """
+
+    fusible = False
+    elementwise = False
+
+    def __init__(
+        self,
+        g: Callable[[Tensor], Tensor],
+        slack: bool = False,
+        direction: str = "new",
+        batch_dims: int = 0,
+        name: str | None = None,
+    ) -> None:
+        if direction not in ("new", "old"):
+            raise ConstraintError(f"LevelSet: direction must be 'new' (4.42) or 'old' (4.41), got {direction!r}")
+        self.g = g
+        self.has_slack = slack
+        self.direction = direction
+        self.batch_dims = batch_dims
+        self.name = name or getattr(g, "__name__", type(g).__name__)
+        self.slots = ("slack", "slack_momentum") if slack else ()
+
+    def __repr__(self) -> str:
+        options = f"slack={self.has_slack}, direction={self.direction!r}, batch_dims={self.batch_dims}"
+        return f"LevelSet({self.name}, {options})"
+
+    def check(self, q: Tensor, name: str) -> None:
+        if q.ndim < self.batch_dims:
+            raise ConstraintError(f"LevelSet on {name}: {self.batch_dims} batch_dims, the shape is {tuple(q.shape)}")
+        block = q[(0,) * self.batch_dims] if self.batch_dims else q
+        try:
+            m = self.g(block).numel()
+        except Exception as error:
+            raise ConstraintError(
+                f"LevelSet on {name}: g could not be evaluated on a block of shape {tuple(block.shape)}: {error}"
+            ) from error
+        if m > block.numel() and not self.has_slack:
+            raise ConstraintError(f"LevelSet on {name}: {m} constraints on {block.numel()} parameters leave nothing")
+
+    # ── vectors ───────────────────────────────────────────────────────────────────────────────
+    # A batch of blocks is handled as x: (B, d) or, with slack, (B, d + m).
+
+    def _flat(self, q: Tensor, slack: Tensor | None) -> Tensor:
+        rows = q.reshape(q.shape[: self.batch_dims].numel(), -1)
+        return rows if slack is None else torch.cat([rows, slack.reshape(rows.shape[0], -1)], 1)
+
+    def _unflatten_(self, x: Tensor, q: Tensor, slack: Tensor | None) -> None:
+        d = q.shape[self.batch_dims :].numel()
+        q.copy_(x[:, :d].reshape(q.shape))
+        if slack is not None:
+            slack.copy_(x[:, d:].reshape(slack.shape))
+
+    def _constraint(self, q: Tensor) -> Callable[[Tensor], Tensor]:
+        """x: (d or d + m,) → (m,)."""
+        block = q.shape[self.batch_dims :]
+        d = block.numel()
+
+        def c(x: Tensor) -> Tensor:
+            value = self.g(x[:d].reshape(block)).reshape(-1)
+            return value + x[d:].square() if self.has_slack else value
+
+        return c
+
+    def _value(self, q: Tensor) -> Callable[[Tensor], Tensor]:
+        return vmap(self._constraint(q))
+
+    def _jacobian(self, q: Tensor) -> Callable[[Tensor], Tensor]:
+        return vmap(jacrev(self._constraint(q)))
+
+    # ── geometry ──────────────────────────────────────────────────────────────────────────────
+
+    def land_(self, q: Tensor, name: str) -> Landing:
+        x = self._flat(q, None).double()
+        start = x
+        plain = LevelSet(self.g, direction="new", batch_dims=self.batch_dims, name=self.name)
+        value = plain._value(q)
+        if self.has_slack:  # inside is fine; only blocks outside move, to the boundary
+            outside = (value(x) > 0).any(1)
+        else:
+            outside = value(x).abs().amax(1) > 8 * torch.finfo(q.dtype).eps * (1 + x.norm(dim=1))
+        if bool(outside.any()):
+            try:
+                if self.has_slack:
+                    x = self._land_inside(q, x, outside)
+                else:
+                    x = torch.where(outside[:, None], plain._nearest(q, x), x)
+            except (ProjectionError, torch.linalg.LinAlgError) as error:
+                raise ConstraintError(
+                    f"LevelSet on {name}: no nearest point with {self.name}(q) = 0 was found from the initial "
+                    f"weights; start closer to the manifold ({error})"
+                ) from error
+            self._unflatten_(x.to(q.dtype), q, None)
+        full = self._flat(q, self.slack(q)[0] if self.has_slack else None).double()
+        singular = torch.linalg.svdvals(self._jacobian(q)(full))
+        if bool((singular[:, -1] <= 1e-8 * singular[:, 0].clamp_min(1e-30)).any()):
+            raise ConstraintError(
+                f"LevelSet on {name}: the Jacobian of {self.name} is rank-deficient at the weights (two constraints "
+                f"say the same, or a gradient vanishes there); drop a constraint or initialise elsewhere"
+            )
+        distance = (x - start).norm(dim=1)
+        return Landing(int(outside.sum()), outside.numel(), (distance * outside).max().item())
+
+    def _land_inside(self, q: Tensor, x: Tensor, outside: Tensor) -> Tensor:
+        """Bring blocks with g > 0 to g = 0 by Gauss–Newton on the violated constraints alone."""
+        plain = LevelSet(self.g, batch_dims=self.batch_dims, name=self.name)
+        value, jacobian = plain._value(q), plain._jacobian(q)
+        for _ in range(_MOST_ITERATIONS):
+            violated = value(x).clamp_min(0)
+            if not bool((violated > 1e-12).any()):
+                return x
+            j = jacobian(x) * (violated > 0)[:, :, None]
+            x = x - (torch.linalg.pinv(j) @ violated[:, :, None])[:, :, 0]
+        raise ProjectionError("Gauss–Newton did not converge")
+
+    def slack(self, q: Tensor) -> tuple[Tensor, ...]:
+        if not self.has_slack:
+            return ()
+        value = vmap(lambda x: self.g(x.reshape(q.shape[self.batch_dims :])).reshape(-1))(self._flat(q, None))
+        # Strictly inside: at ξ = 0 the tangent is pure slack and the block would feel no force.
+        xi = (-value).clamp_min(1e-3).sqrt()
+        return xi, torch.zeros_like(xi)
+
+    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
+        for p, f in zip(phase.p, force, strict=True):
+            p.sub_(f * (spread(h, f) if isinstance(h, Tensor) else h))
+        self.project_(phase, phase.momenta)
+
+    def project_(self, phase: Phase, momenta: Tensors) -> None:
+        for q, xi, p, p_xi in self._blocks(phase, momenta):
+            x, pi = self._flat(q, xi), self._flat(p, p_xi)
+            self._unflatten_(_project(self._jacobian(q)(x), pi), p, p_xi)
+
+    def drift_(self, phase: Phase, h: Scalar) -> None:
+        for q, xi, p, p_xi in self._blocks(phase, phase.momenta):
+            x, pi = self._flat(q, xi), self._flat(p, p_xi)
+            time = spread(h, x) if isinstance(h, Tensor) and h.ndim else h
+            j = self._jacobian(q)(x)
+            moved, multiplier = self._along(q, x + time * pi, j)
+            pi = pi - (j.mT @ multiplier)[:, :, 0] / time
+            self._unflatten_(moved, q, xi)
+            self._unflatten_(_project(self._jacobian(q)(moved), pi), p, p_xi)
+
+    def euler_(self, phase: Phase, step: Tensors) -> None:
+        moved_phase = Phase(phase.q, step[: len(phase.q)], phase.slack, step[len(phase.q) :])
+        for q, xi, z, z_xi in self._blocks(moved_phase, step):
+            x = self._flat(q, xi)
+            target = x + self._flat(z, z_xi)
+            if self.direction == "old":
+                x, _ = self._along(q, target, self._jacobian(q)(x))
+            else:
+                x = self._nearest(q, target)
+            self._unflatten_(x, q, xi)
+
+    def _blocks(self, phase: Phase, momenta: Tensors) -> list[tuple[Tensor, Tensor | None, Tensor, Tensor | None]]:
+        n = len(phase.q)
+        none = [None] * n
+        return list(zip(phase.q, phase.slack or none, momenta[:n], momenta[n:] or none, strict=True))
+
+    def _along(self, q: Tensor, target: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        """Newton for λ: x' = target − Jᵀλ with c(x') = 0 (4.41)."""
+        value, jacobian = self._value(q), self._jacobian(q)
+        multiplier = torch.zeros(*j.shape[:2], 1, dtype=j.dtype, device=j.device)
+        x = target
+
+        def newton() -> Tensor:
+            nonlocal x, multiplier
+            change = torch.linalg.solve(jacobian(x) @ j.mT, value(x)[:, :, None])
+            multiplier = multiplier + change
+            x = target - (j.mT @ multiplier)[:, :, 0]
+            return (j.mT @ change).abs().max() / (1 + x.abs().max())
+
+        self._converge(newton, q)
+        return x, multiplier
+
+    def _nearest(self, q: Tensor, target: Tensor) -> Tensor:
+        """The nearest point: x' = target − G(x')ᵀλ with c(x') = 0 (4.42).
+
+        Each round makes one Gauss–Newton step onto the manifold and one along it towards the
+        target; a block whose distance grew takes shorter steps along.
+        """
+        value, jacobian = self._value(q), self._jacobian(q)
+        x = target
+        pace = torch.ones(x.shape[0], 1, dtype=x.dtype, device=x.device)
+        last: Tensor | None = None
+
+        def towards() -> Tensor:
+            nonlocal x, pace, last
+            j = jacobian(x)
+            onto = (j.mT @ torch.linalg.solve(j @ j.mT, value(x)[:, :, None]))[:, :, 0]
+            along = _project(j, target - x)
+            size = along.norm(dim=1, keepdim=True)
+            if last is not None:  # overshooting turns the direction round without shrinking it
+                pace = torch.where(size > 0.5 * last, pace * 0.7, pace)
+            last = size
+            change = pace * along - onto
+            x = x + change
+            return change.abs().max() / (1 + x.abs().max())
+
+        self._converge(towards, q)
+        return x
+
+    def _converge(self, iterate: Callable[[], Tensor], q: Tensor) -> None:
+        if q.is_cuda:  # asking for the error would stall the device
+            for _ in range(_ITERATIONS_WITHOUT_SYNC):
+                iterate()
+            return
+        smallest = float("inf")
+        since = 0
+        for _ in range(_MOST_ITERATIONS):
+            try:
+                change = float(iterate())
+            except torch.linalg.LinAlgError:
+                break
+            eps = torch.finfo(q.dtype).eps if q.dtype.itemsize >= 4 else 1e-6
+            if change <= 2 * eps:
+                return
+            since = 0 if change < smallest else since + 1
+            smallest = min(smallest, change)
+            if since > 3 and smallest <= 64 * eps:  # rounding is all that is left
+                return
+            if not change < 1e6:
+                break
+        raise ProjectionError(
+            f"the projection onto {self.name}(q) = 0 has no root in reach of this step: lower lr, or clip the gradient"
+        )
+
+    # ── diagnostics ───────────────────────────────────────────────────────────────────────────
+
+    def residual(self, phase: Phase) -> Tensor:
+        slacks = phase.slack or [None] * len(phase.q)
+        worst = [self._value(q)(self._flat(q, xi)).abs().max() for q, xi in zip(phase.q, slacks, strict=True)]
+        return torch.stack(worst).max()
+
+    def cotangency(self, phase: Phase) -> Tensor:
+        worst = []
+        for q, xi, p, p_xi in self._blocks(phase, phase.momenta):
+            worst.append((self._jacobian(q)(self._flat(q, xi)) @ self._flat(p, p_xi)[:, :, None]).abs().max())
+        return torch.stack(worst).max()
+
+    def degrees_of_freedom(self, q: Tensor) -> int:
+        if self.has_slack:
+            return q.numel()
+        block = q[(0,) * self.batch_dims] if self.batch_dims else q
+        return q.numel() - q.shape[: self.batch_dims].numel() * self.g(block.detach()).numel()
+
+
+def _project(j: Tensor, pi: Tensor) -> Tensor:
+    """Π = I − Gᵀ(GGᵀ)⁻¹G, row by row."""
+    return pi - (j.mT @ torch.linalg.solve(j @ j.mT, j @ pi[:, :, None]))[:, :, 0]

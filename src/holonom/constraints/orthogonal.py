@@ -1,0 +1,227 @@
+"""Orthogonal: QᵀQ = I for the tall orientation of a weight (paper eq. 4, Algorithms 1 and 2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import ConstraintError, ProjectionError
+from ..lists import Scalar, Tensors, spread
+from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_view
+
+_MOST_ITERATIONS = 60
+_ITERATIONS_WITHOUT_SYNC = 12
+_POLISH_EVERY = 4
+
+
+class Orthogonal(Constraint):
+    r"""Keep a weight's columns (or rows, if there are fewer of them) orthonormal.
+
+    Q is the *tall* orientation of the weight, r × s with s = min(out, in), and QᵀQ = I_s. Both the
+    overdamped step (Algorithm 1) and RATTLE's drift (Algorithm 2) solve for a symmetric Λ with
+
+        Q' = Q + Z − QΛ,   Q'ᵀQ' = I,
+
+    where Z is the step that ignores the constraint. Q'ᵀQ' depends on Z only through the s × s
+    matrices Y = QᵀZ and ZᵀZ, so the quasi-Newton iteration (4.55),
+    Λ ← Λ + ½(Q'ᵀQ' − I), runs on those: tall products are needed to build them and to apply Λ,
+    none in between. For a square weight ZᵀZ = YᵀY and is not needed either.
+
+    - Π:  P ← P − ½Q(PᵀQ + QᵀP)                                        (14), (4.15)
+    - A:  Q' as above with Z = hP;  P ← Π_{Q'}(P − QΛ/h)                (RATTLE, 4.56)
+    - L:  Q' as above with Z = −h∇L + √(2τh) R                          (4.53)
+
+    Args:
+        view: None for matrices; "conv" for (out, in·kh·kw); "batch" for stacks of matrices;
+            "batch conv" for stacks of convolutions.
+        iterations: K of the papers: exactly that many quasi-Newton iterations, converged or not.
+        tolerance: otherwise iterate until max|Q'ᵀQ' − I| is below this (default: a few roundings).
+    """
+
+    stacks = True
+    fusible = False
+    elementwise = False
+
+    def __init__(self, view: str | None = None, iterations: int | None = None, tolerance: float | None = None) -> None:
+        if view not in VIEWS:
+            raise ConstraintError(f"Orthogonal: view must be one of {VIEWS}, got {view!r}")
+        if iterations is not None and (not isinstance(iterations, int) or iterations < 1):
+            raise ConstraintError(f"Orthogonal: iterations must be a whole number of at least 1, got {iterations!r}")
+        if tolerance is not None and not 0 < tolerance < 1:
+            raise ConstraintError(f"Orthogonal: tolerance must lie between 0 and 1, got {tolerance!r}")
+        if iterations is not None and tolerance is not None:
+            raise ConstraintError("Orthogonal: give iterations (a fixed K) or a tolerance, not both")
+        self.block_view = view
+        self.iterations = iterations
+        self.tolerance = tolerance
+
+    def __repr__(self) -> str:
+        return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
+
+    def view(self, q: Tensor) -> Tensor:
+        matrix = as_matrix(q, self.block_view)
+        return matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+
+    def check(self, q: Tensor, name: str) -> None:
+        if q.ndim < 2:
+            raise ConstraintError(
+                f"Orthogonal on {name} of shape {tuple(q.shape)}: only matrices can be orthogonal; leave biases "
+                f"and norm weights in a group without a constraint (holonom.partition does that)"
+            )
+        check_view(q, name, self.block_view, "Orthogonal")
+
+    def land_(self, q: Tensor, name: str) -> Landing:
+        exact = q.double()
+        u, sigma, vh = torch.linalg.svd(exact, full_matrices=False)
+        if bool((sigma[..., -1] <= 1e-12 * sigma[..., 0]).any()):
+            raise ConstraintError(
+                f"Orthogonal on {name}: the weight is rank-deficient, its nearest orthogonal matrix is not unique; "
+                f"initialise it with holonom.init.orthogonal_"
+            )
+        distance = torch.linalg.vector_norm(sigma - 1, dim=-1)
+        moved = distance > 1e3 * torch.finfo(q.dtype).eps
+        # What is orthogonal to rounding stays as it is, bit for bit.
+        q.copy_(torch.where(moved[..., None, None], (u @ vh).to(q.dtype), q))
+        return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
+
+    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
+        for q, p, g in zip(phase.q, phase.p, force, strict=True):
+            if isinstance(h, Tensor):
+                p.sub_(g * spread(h, g))
+            else:
+                p.sub_(g, alpha=h)
+            _project_(q, p)
+
+    def project_(self, phase: Phase, momenta: Tensors) -> None:
+        for q, p in zip(phase.q, momenta, strict=True):
+            _project_(q, p)
+
+    def drift_(self, phase: Phase, h: Scalar) -> None:
+        for q, p in zip(phase.q, phase.p, strict=True):
+            h = spread(h, q) if isinstance(h, Tensor) else h
+            if self.iterations is not None:
+                start = q + h * p
+                moved = self._iterate(q, start)
+                p.add_((moved - start) / h)
+                q.copy_(moved)
+                _project_(q, p)
+                continue
+            multiplier, deviation = self._solve(h * _gram(q, p), None if _square(q) else h * h * _gram(p, p))
+            # sym(Q'ᵀ(Q' − Q)/h) = −D/h is known, so the second projection needs no product QᵀP of its own.
+            moved = _minus_product(q + h * p, q, multiplier)
+            p.sub_(torch.matmul(q, multiplier / h)).add_(torch.matmul(moved, deviation / h))
+            q.copy_(moved)
+
+    def euler_(self, phase: Phase, step: Tensors) -> None:
+        for q, z in zip(phase.q, step, strict=True):
+            if self.iterations is not None:
+                q.copy_(self._iterate(q, q + z))
+                continue
+            multiplier, _ = self._solve(_gram(q, z), None if _square(q) else _gram(z, z))
+            q.copy_(_minus_product(q + z, q, multiplier))
+
+    def settle_(self, phase: Phase, step: int) -> None:
+        """The solve trusts QᵀQ = I; one Newton–Schulz step now and then keeps its rounding from walking away."""
+        if self.iterations is not None or step % _POLISH_EVERY:
+            return
+        for q in phase.q:
+            error = _gram_error(q)
+            q.sub_(torch.matmul(q, error), alpha=0.5)
+
+    def _iterate(self, q: Tensor, start: Tensor) -> Tensor:
+        """The papers' K quasi-Newton iterations, to the letter (4.55)."""
+        moved = start
+        for _ in range(self.iterations or 0):
+            moved = _minus_product(moved, q, _gram_error(moved) / 2)
+        return moved
+
+    def _solve(self, y: Tensor, zz: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Λ, and D = sym(QᵀQ') − I, from Y = QᵀZ and ZᵀZ.
+
+        Split Y = U + K into its symmetric and skew part. Then QᵀQ' = I + K + D with D = U − Λ, and
+        Q'ᵀQ' = I becomes 2D + D² + DK − KD − K² + (ZᵀZ − YᵀY) = 0: one small product an iteration,
+        without ever adding the I that would cost D its digits.
+        """
+        symmetric = (y + y.mT) / 2
+        skew = y - symmetric
+        constant = torch.matmul(skew, skew).neg_()
+        if zz is not None:
+            constant += zz - torch.matmul(y.mT, y)
+
+        def violation(d: Tensor) -> Tensor:
+            product = torch.matmul(d, d + 2 * skew)
+            return constant + 2 * d + (product + product.mT) / 2
+
+        d = constant / -2
+        if y.is_cuda:  # asking for the error would stall the device; this many iterations always do
+            for _ in range(_ITERATIONS_WITHOUT_SYNC):
+                d = d - violation(d) / 2
+            return symmetric - d, d
+        tolerance = self.tolerance or torch.finfo(y.dtype).eps
+        size, rate = _largest_norm(constant) / 2, _largest_norm(skew)
+        if size * (size + 2 * rate) <= tolerance:  # a bound on the violation that D = −½·constant leaves
+            return symmetric - d, d
+        error = float(constant.abs().max())
+        for _ in range(_MOST_ITERATIONS):
+            correction = violation(d)
+            last, error = error, float(correction.abs().max())
+            if not error < 10:
+                break
+            d = d - correction / 2
+            if error * min(1.0, error / last) <= tolerance:  # linear convergence: what the next one would find
+                return symmetric - d, d
+        raise ProjectionError(
+            f"no orthogonal matrix lies in the projection's direction: the step turns the weights by {rate:.2g} "
+            f"(Frobenius norm; below 1 always works). Lower lr, clip the gradient, or add friction"
+        )
+
+    def residual(self, phase: Phase) -> Tensor:
+        worst = []
+        for q in phase.q:
+            worst.append(_gram_error(q.float() if q.dtype.itemsize < 4 else q).abs().max())
+        return torch.stack(worst).max()
+
+    def cotangency(self, phase: Phase) -> Tensor:
+        worst = []
+        for q, p in zip(phase.q, phase.p, strict=True):
+            y = _gram(q, p)
+            worst.append((y + y.mT).abs().max())
+        return torch.stack(worst).max()
+
+    def degrees_of_freedom(self, q: Tensor) -> int:
+        block = self.view(q)
+        s = block.shape[-1]
+        return q.numel() - block.shape[:-2].numel() * (s * (s + 1) // 2)
+
+
+def _square(q: Tensor) -> bool:
+    return q.shape[-2] == q.shape[-1]
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a.mT, b)
+
+
+def _gram_error(q: Tensor) -> Tensor:
+    """QᵀQ − I."""
+    error = _gram(q, q)
+    error.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return error
+
+
+def _largest_norm(a: Tensor) -> float:
+    return float(torch.linalg.vector_norm(a, dim=(-2, -1)).max())
+
+
+def _minus_product(a: Tensor, q: Tensor, small: Tensor) -> Tensor:
+    """a − q·small, in one call."""
+    if q.ndim == 2:
+        return torch.addmm(a, q, small, alpha=-1)
+    if q.ndim == 3:
+        return torch.baddbmm(a, q, small, alpha=-1)
+    return a - torch.matmul(q, small)
+
+
+def _project_(q: Tensor, p: Tensor) -> None:
+    y = _gram(q, p)
+    p.sub_(torch.matmul(q, (y + y.mT) / 2))

@@ -1,0 +1,151 @@
+"""Sphere: every row of a weight on its own sphere, with or without a slack variable (paper eq. 3)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..errors import ConstraintError
+from ..lists import Scalar, Tensors, spread
+from .base import Constraint, Landing, Phase, as_matrix, check_radius, check_view, describe
+
+
+class Sphere(Constraint):
+    r"""Hold every row at ‖w‖ ≤ r (``slack=True``, paper eq. 3) or at ‖w‖ = r (``slack=False``).
+
+    With the slack variable as one more coordinate, x = (w, ξ) and π = (p_w, p_ξ), both are the
+    equality ‖x‖² = r²:
+
+    - Π:  π ← π − x (x·π)/r²
+    - A:  the great circle, x ← cos(ωh) x + sin(ωh)/ω π,  π ← cos(ωh) π − ω sin(ωh) x,  ω = ‖π‖/r
+    - L:  Euler–Maruyama, then x ← r x/‖x‖, which every step ends with
+
+    A row is what stands in the last dimension; ``view="conv"`` takes one row per output channel,
+    (out, in·kh·kw), and ``view="batch"`` reads all leading dimensions as batch.
+
+    Args:
+        radius: r, a float or a tensor with one radius per row.
+        slack: True bounds the norm (max-norm with dynamics), False fixes it.
+        margin: at ‖w‖ = r the tangent along w is pure slack; rows at or beyond r land at r(1 − margin).
+    """
+
+    elementwise = False
+
+    def __init__(self, radius: Scalar = 1.0, slack: bool = True, view: str | None = None, margin: float = 1e-3) -> None:
+        check_radius(radius, "Sphere")
+        if not 0 < margin < 1:
+            raise ConstraintError(f"Sphere: margin must lie between 0 and 1, got {margin}")
+        self.radius = radius
+        self.has_slack = slack
+        self.block_view = view
+        self.margin = margin
+        self.slots = ("slack", "slack_momentum") if slack else ()
+
+    def __repr__(self) -> str:
+        options = f"slack={self.has_slack}, view={self.block_view!r}, margin={self.margin!r}"
+        return f"Sphere(radius={describe(self.radius)}, {options})"
+
+    def view(self, q: Tensor) -> Tensor:
+        return as_matrix(q, self.block_view)
+
+    def check(self, q: Tensor, name: str) -> None:
+        if q.ndim == 0:
+            raise ConstraintError(f"Sphere on {name}: a scalar has no rows; use Circle")
+        check_view(q, name, self.block_view, "Sphere")
+        rows = self.view(q).shape[:-1]
+        if isinstance(self.radius, Tensor) and self.radius.ndim and self.radius.shape != rows:
+            raise ConstraintError(
+                f"Sphere on {name}: {tuple(self.radius.shape)} radii for rows of shape {tuple(rows)}; "
+                f"give one radius per row, or a single one"
+            )
+
+    def _r(self, like: Tensor) -> Scalar:
+        if not isinstance(self.radius, Tensor):
+            return self.radius
+        return spread(self.radius.to(like.device, like.dtype), like)
+
+    def land_(self, q: Tensor, name: str) -> Landing:
+        norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
+        r = self._r(q)
+        if self.has_slack:
+            limit = r * (1 - self.margin)
+            target = torch.minimum(norm, limit * torch.ones_like(norm))
+        else:
+            target = r * torch.ones_like(norm)
+            if bool((norm == 0).any()):
+                raise ConstraintError(
+                    f"Sphere on {name}: a row is zero and has no nearest point on the sphere; initialise it first"
+                )
+        shift = (target - norm).abs()
+        off = shift > 4 * torch.finfo(q.dtype).eps * target
+        q.mul_(torch.where(off, target / norm, torch.ones_like(norm)))
+        return Landing(int(off.sum()), norm.numel(), (shift * off).max().item() if q.numel() else 0.0)
+
+    def slack(self, q: Tensor) -> tuple[Tensor, ...]:
+        if not self.has_slack:
+            return ()
+        xi = (self._r(q) ** 2 - q.square().sum(-1, keepdim=True)).clamp_min(0).sqrt()
+        return xi, torch.zeros_like(xi)
+
+    # Every method below reads a row with its slack as one vector; without slack the second part is absent.
+
+    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
+        for p, f in zip(phase.p, force, strict=True):
+            if isinstance(h, Tensor):
+                p.sub_(f * spread(h, f))
+            else:
+                p.sub_(f, alpha=h)
+        self.project_(phase, phase.momenta)
+
+    def project_(self, phase: Phase, momenta: Tensors) -> None:
+        for x, m in zip(_pairs(phase.ambient, len(phase.q)), _pairs(momenta, len(phase.q)), strict=True):
+            along = _dot(x, m) / self._r(x[0]) ** 2
+            for part, momentum in zip(x, m, strict=True):
+                momentum.addcmul_(part, along, value=-1)
+
+    def drift_(self, phase: Phase, h: Scalar) -> None:
+        for x, m in zip(_pairs(phase.ambient, len(phase.q)), _pairs(phase.momenta, len(phase.q)), strict=True):
+            time = spread(h, x[0]) if isinstance(h, Tensor) else h
+            omega = _dot(m, m).sqrt() / self._r(x[0])
+            cos, sin_over_omega = torch.cos(omega * time), time * torch.sinc(omega * time / math.pi)
+            back = -omega.square() * sin_over_omega
+            for part, momentum in zip(x, m, strict=True):
+                turned = part * cos + momentum * sin_over_omega  # both before either is written
+                momentum.copy_(momentum * cos + part * back)
+                part.copy_(turned)
+
+    def settle_(self, phase: Phase, step: int) -> None:
+        for x in _pairs(phase.ambient, len(phase.q)):
+            scale = self._r(x[0]) * _dot(x, x).rsqrt()
+            for part in x:
+                part.mul_(scale)
+
+    def euler_(self, phase: Phase, step: Tensors) -> None:
+        torch._foreach_add_(phase.ambient, step)
+
+    def residual(self, phase: Phase) -> Tensor:
+        worst = [(_dot(x, x) / self._r(x[0]) ** 2 - 1).abs().max() for x in _pairs(phase.ambient, len(phase.q))]
+        return torch.stack(worst).max()
+
+    def cotangency(self, phase: Phase) -> Tensor:
+        pairs = zip(_pairs(phase.ambient, len(phase.q)), _pairs(phase.momenta, len(phase.q)), strict=True)
+        return torch.stack([(_dot(x, m) / self._r(x[0])).abs().max() for x, m in pairs]).max()
+
+    def degrees_of_freedom(self, q: Tensor) -> int:
+        rows = self.view(q).shape[:-1].numel()
+        return q.numel() if self.has_slack else q.numel() - rows
+
+
+def _pairs(tensors: Tensors, count: int) -> list[Tensors]:
+    """[w₁, w₂, …, ξ₁, ξ₂, …] → [[w₁, ξ₁], [w₂, ξ₂], …]."""
+    return [tensors[i::count] for i in range(count)]
+
+
+def _dot(x: Tensors, y: Tensors) -> Tensor:
+    """Row-wise dot product over all parts, kept as a column."""
+    total = (x[0] * y[0]).sum(-1, keepdim=True)
+    for a, b in zip(x[1:], y[1:], strict=True):
+        total = total + a * b
+    return total

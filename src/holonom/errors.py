@@ -1,0 +1,25 @@
+"""The errors holonom raises; each message says what was wrong and what to do."""
+
+
+class SchemeError(ValueError):
+    """A splitting word that cannot be run with one gradient per step."""
+
+
+class ConstraintError(ValueError):
+    """A constraint that cannot hold on the tensor it was given."""
+
+
+class ProjectionError(RuntimeError):
+    """A step left the manifold too far for its projection to have a root."""
+
+
+class NonFiniteGradientError(RuntimeError):
+    """A gradient held NaN or infinity; the weights are still the last good ones."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that does not belong to this optimizer."""
+
+
+class PartitionError(ValueError):
+    """Rules that miss a parameter or claim it twice."""

@@ -1,0 +1,86 @@
+"""Keeping NaN and infinity out of the weights.
+
+On a CPU a bad gradient raises before anything is written. On a device that question would stall the
+host, so the answer stays there: the step runs, and where a gradient was bad everything it wrote is
+put back (as a GradScaler skips a step), to be reported when somebody asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cell import Cell
+from .errors import NonFiniteGradientError
+
+
+def refuse_sparse(cell: Cell) -> None:
+    for p, name in zip(cell.params, cell.names, strict=True):
+        if p.grad is not None and p.grad.layout != torch.strided:
+            raise RuntimeError(
+                f"{name} has a {p.grad.layout} gradient; momenta and constraints need all entries. "
+                f"Build the embedding with sparse=False, or give that parameter to another optimizer."
+            )
+
+
+@contextmanager
+def guarded(
+    active: list[list[Cell]],
+    state: dict[Tensor, dict[str, Any]],
+    step: int,
+    skipped: dict[torch.device, Tensor],
+    enabled: bool,
+) -> Iterator[None]:
+    """Run a step so that non-finite gradients never reach weights or state."""
+    if not enabled:
+        yield
+        return
+    cells = [cell for group in active for cell in group]
+    on_device = [cell for cell in cells if cell.params[0].is_cuda]
+    for cell in cells:
+        if not cell.params[0].is_cuda:
+            _refuse_non_finite(cell, step)
+    if not on_device:
+        yield
+        return
+    bad = _any_non_finite(on_device)
+    saved = [(x, x.clone()) for x in _written(on_device, state)]
+    yield
+    for now, before in saved:
+        torch.where(bad, before, now, out=now)
+    count = bad.to(torch.int64)
+    skipped[bad.device] = skipped[bad.device] + count if bad.device in skipped else count
+
+
+def _refuse_non_finite(cell: Cell, step: int) -> None:
+    for p, name in zip(cell.params, cell.names, strict=True):
+        assert p.grad is not None
+        # A sum is finite only if every term is; it can also overflow by itself, so look closer before refusing.
+        if math.isfinite(p.grad.sum().item()) or bool(p.grad.isfinite().all()):
+            continue
+        bad = int((~p.grad.isfinite()).sum())
+        raise NonFiniteGradientError(
+            f"step {step}: the gradient of {name} has {bad} of {p.grad.numel()} entries NaN or infinite. Nothing was "
+            f"changed: weights and state are those of the last good step. Lower lr, clip gradients "
+            f"(torch.nn.utils.clip_grad_norm_), or use a GradScaler with half precision."
+        )
+
+
+def _any_non_finite(cells: list[Cell]) -> Tensor:
+    gradients = [p.grad for cell in cells for p in cell.params if p.grad is not None]
+    norms = torch._foreach_norm(gradients, float("inf"))
+    return ~torch.stack([n.to(norms[0].device, torch.float32) for n in norms]).isfinite().all()
+
+
+def _written(cells: list[Cell], state: dict[Tensor, dict[str, Any]]) -> list[Tensor]:
+    tensors = []
+    for cell in cells:
+        for p in cell.params:
+            tensors.append(p.detach())
+            tensors += [x for x in state[p].values() if isinstance(x, Tensor)]
+    return tensors

@@ -1,0 +1,85 @@
+"""Hyperparameters: what a group may hold, and messages for what it may not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from .constraints.base import Constraint
+from .flows import Physics
+from .scheme import OVERDAMPED, compile_word
+
+# name → (symbol, whether infinity is allowed)
+_NOT_NEGATIVE = {
+    "lr": ("h", False),
+    "friction": ("γ", True),
+    "temperature": ("τ", False),
+    "coupling": ("ε", False),
+    "driving_noise": ("σ_A", False),
+    "weight_decay": ("λ", False),
+}
+
+
+def check_group(group: dict[str, Any], space: Constraint) -> None:
+    """Raise with the name, the symbol and the value of whatever is wrong."""
+    for name, (symbol, infinite) in _NOT_NEGATIVE.items():
+        value = group[name]
+        if isinstance(value, Tensor):
+            if value.is_cuda:
+                continue  # reading it would stall the device; a NaN shows in the next check()
+            values = value.flatten().tolist()
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            values = [float(value)]
+        else:
+            raise TypeError(f"{name} ({symbol}) must be a number or a tensor, got {value!r}")
+        for x in values:
+            if math.isnan(x) or x < 0 or (math.isinf(x) and not infinite):
+                bound = "at least 0" if infinite else "finite and at least 0"
+                raise ValueError(f"{name} ({symbol}) must be {bound}, got {x}")
+    scheme = compile_word(group["scheme"])
+    if not isinstance(group["seed"], int):
+        raise TypeError(f"seed must be a whole number, got {group['seed']!r}")
+    if scheme.word == "M" and type(space) is not Constraint:
+        raise ValueError(
+            f"scheme 'M' averages the noise of two steps, which on {space!r} lies in two tangent spaces; "
+            f"use scheme='BAOAB' with friction=float('inf'), the same method with projected momenta"
+        )
+
+
+def physics(group: dict[str, Any]) -> Physics:
+    return Physics(*(_plain(group[name]) for name in Physics._fields))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as floats; tensors that are on the host and hold one number too."""
+    if isinstance(value, Tensor):
+        return float(value) if value.ndim == 0 and not value.is_cuda else value
+    return float(value)
+
+
+def time_step(group: dict[str, Any]) -> Any:
+    """h as the group has it now, so that schedulers act at once."""
+    return _plain(group["lr"])
+
+
+def summary(group: dict[str, Any]) -> str:
+    """The hyperparameters that the group's word reads, in one line."""
+    word = group["scheme"]
+    shown = ["lr"]
+    if set(word) & (set("OE") | OVERDAMPED):
+        shown.append("temperature")
+    if "O" in word:
+        shown.append("friction")
+    if "E" in word:
+        shown += ["coupling", "driving_noise"]
+    if group["weight_decay"]:
+        shown.append("weight_decay")
+    return ", ".join(f"{name}={_short(group[name])}" for name in shown)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.item():g}" if value.ndim == 0 and not value.is_cuda else f"tensor{tuple(value.shape)}"
+    return f"{value:g}"

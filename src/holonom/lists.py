@@ -1,0 +1,55 @@
+"""Arithmetic on lists of tensors whose scalar may be a float, a 0-dim tensor or one value per replica.
+
+Floats take torch's multi-tensor kernels. A tensor scalar (an ``lr`` on the device, a compiled
+step's coefficient, a value per leading index) is broadcast over the trailing dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Scalar = float | Tensor
+Tensors = list[Tensor]
+
+
+def spread(a: Tensor, like: Tensor) -> Tensor:
+    """View a scalar of shape ``(R, …)`` so that it broadcasts against ``like`` of shape ``(R, …, *block)``."""
+    return a.reshape(a.shape + (1,) * (like.ndim - a.ndim))
+
+
+def add_scaled_(ys: Tensors, xs: Tensors, a: Scalar) -> None:
+    """y += a·x."""
+    if not ys:
+        return
+    if isinstance(a, Tensor):
+        for y, x in zip(ys, xs, strict=True):
+            y.add_(x * spread(a, x))
+    else:
+        torch._foreach_add_(ys, xs, alpha=a)
+
+
+def add_product_(ys: Tensors, us: Tensors, xs: Tensors, a: Scalar) -> None:
+    """y += a·u·x."""
+    if isinstance(a, Tensor):
+        for y, u, x in zip(ys, us, xs, strict=True):
+            y.add_(u * x * spread(a, x))
+    else:
+        torch._foreach_addcmul_(ys, us, xs, value=a)
+
+
+def scale_(xs: Tensors, a: Scalar) -> None:
+    """x *= a."""
+    if not xs:
+        return
+    if isinstance(a, Tensor):
+        for x in xs:
+            x.mul_(spread(a, x))
+    else:
+        torch._foreach_mul_(xs, a)
+
+
+def sum_of_squares(xs: Tensors, keep: int = 0) -> Tensor:
+    """Σ x², over everything but the first ``keep`` dimensions."""
+    parts = [x.square().sum(dim=tuple(range(keep, x.ndim)), dtype=x.dtype) for x in xs]
+    return torch.stack(parts).sum(0)
