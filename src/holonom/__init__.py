@@ -1,6 +1,50 @@
-"""holonom: train neural networks by simulating them."""
+"""holonom: train neural networks by simulating them.
 
-from . import constraints
+Parameters are positions, and an optimizer step is one step of a constrained, stochastic,
+partitioned molecular-dynamics integrator.
+"""
+
+from . import constraints, init, presets, soft
+from .errors import (
+    CheckpointError,
+    ConstraintError,
+    NonFiniteGradientError,
+    PartitionError,
+    ProjectionError,
+    SchemeError,
+)
 from .optimizer import Langevin
+from .partitions import partition
+from .recorder import Recorder
+from .temperature import (
+    SimulatedTempering,
+    TemperatureSchedule,
+    annealing,
+    cycling,
+    posterior_temperature,
+    prior_weight_decay,
+)
 
-__all__ = ["Langevin", "constraints"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "ConstraintError",
+    "Langevin",
+    "NonFiniteGradientError",
+    "PartitionError",
+    "ProjectionError",
+    "Recorder",
+    "SchemeError",
+    "SimulatedTempering",
+    "TemperatureSchedule",
+    "annealing",
+    "constraints",
+    "cycling",
+    "init",
+    "partition",
+    "posterior_temperature",
+    "presets",
+    "prior_weight_decay",
+    "soft",
+]

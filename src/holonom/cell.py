@@ -147,7 +147,11 @@ class Cell:
                 cut_phase = Phase(*([x.view(-1) for x in xs] for xs in cut_phase))
                 cut_force = [x.view(-1) for x in cut_force]
                 cut_noises = [[x.view(-1) for x in xs] for xs in cut_noises]
-            self._kernel(word, last)(cut_phase, cut_force, fuse.as_tensors(numbers, cut_force[0]), cut_noises)
+            try:
+                self._kernel(word, last)(cut_phase, cut_force, fuse.as_tensors(numbers, cut_force[0]), cut_noises)
+            except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
+                fuse.give_up(error)
+                run(self.space, word, cut_phase, cut_force, numbers, cut_noises, step, last)
 
     def _kernel(self, word: str, last: bool) -> fuse.Kernel:
         key = (word, last)

@@ -20,7 +20,9 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], sav
     if saved_groups is None or "state" not in saved:
         raise CheckpointError("this is not an optimizer checkpoint: it has no param_groups and state")
     if len(saved_groups) != len(groups):
-        raise CheckpointError(f"the checkpoint has {len(saved_groups)} parameter group(s), this optimizer {len(groups)}")
+        raise CheckpointError(
+            f"the checkpoint has {len(saved_groups)} parameter group(s), this optimizer {len(groups)}"
+        )
     for number, (group, other) in enumerate(zip(groups, saved_groups, strict=True)):
         if len(group["params"]) != len(other["params"]):
             raise CheckpointError(
@@ -34,7 +36,9 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], sav
         for p, index in zip(group["params"], other["params"], strict=True):
             own, theirs = state[p], saved["state"].get(index, {})
             wrong = {
-                k for k in own.keys() | theirs.keys() if k not in own or k not in theirs or own[k].shape != theirs[k].shape
+                k
+                for k in own.keys() | theirs.keys()
+                if k not in own or k not in theirs or own[k].shape != theirs[k].shape
             }
             if wrong:
                 raise CheckpointError(

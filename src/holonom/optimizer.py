@@ -16,7 +16,7 @@ from .cell import Cell, stacked, state_dtype, unstack_
 from .constraints.base import Constraint, Landing, Phase
 from .errors import NonFiniteGradientError
 from .flows import LETTERS, is_noisy
-from .lists import Scalar, Tensors, sum_of_squares
+from .lists import Scalar, Tensors, scale_, sum_of_squares
 from .scheme import Op, compile_word
 from .table import routing_table
 
@@ -412,6 +412,13 @@ class Langevin(Optimizer):
         for group, space in zip(self.param_groups, self._spaces, strict=True):
             for p in group["params"]:
                 self._take_up_edit(space, p)
+
+    @torch.no_grad()
+    def scale_momenta_(self, factor: float) -> None:
+        """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
+        for pairs in self._phases():
+            for _, phase in pairs:
+                scale_(phase.momenta, factor)
 
     # ── torch's contract ─────────────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,7 @@ what the textbook's two-gradient form shows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import groupby
 
 from .errors import SchemeError
@@ -103,7 +103,7 @@ def _fraction(x: float) -> str:
     return "" if parts == 1 else f"1/{parts}·"
 
 
-@lru_cache(maxsize=None)
+@cache
 def compile_word(word: str) -> Scheme:
     """Check a word and turn it into its program; raise :class:`SchemeError` with the reason."""
     _check_letters(word)

@@ -1,0 +1,165 @@
+"""Temperature: what it means against a mean loss, and how it may change during a run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .optimizer import Langevin
+
+
+def posterior_temperature(num_data: int, cold: float = 1.0) -> float:
+    """The τ at which a *mean* loss over ``num_data`` examples samples the Bayes posterior: τ = cold/num_data.
+
+    The one definition: Langevin's invariant law is exp(−L/τ) for the loss L that was differentiated.
+    If L is the mean negative log-likelihood, exp(−num_data·L) is the likelihood, so τ = 1/num_data; a
+    prior N(0, s²) enters as ``weight_decay`` = 1/(num_data·s²), see :func:`prior_weight_decay`. The
+    papers' "τ = 1" is the same statement for a summed loss. ``cold`` < 1 sharpens the posterior
+    (a cold posterior, thesis 1.3.4.3); τ = 0 trains without noise.
+    """
+    if num_data < 1:
+        raise ValueError(f"num_data must be at least 1, got {num_data}")
+    if cold < 0:
+        raise ValueError(f"cold must be at least 0, got {cold}")
+    return cold / num_data
+
+
+def prior_weight_decay(num_data: int, std: float) -> float:
+    """The weight decay that stands for a prior N(0, std²) beside a mean loss: 1/(num_data·std²)."""
+    if num_data < 1 or not std > 0:
+        raise ValueError(f"num_data must be at least 1 and std positive, got {num_data} and {std}")
+    return 1.0 / (num_data * std * std)
+
+
+Factor = Callable[[int], float]
+
+
+def annealing(steps: int, end: float = 0.0, shape: str = "cosine") -> Factor:
+    """From 1 down to ``end`` over ``steps`` steps, then constant; "linear", "cosine" or "exponential"."""
+    if steps < 1 or end < 0:
+        raise ValueError(f"steps must be at least 1 and end at least 0, got {steps} and {end}")
+    if shape == "exponential" and end == 0:
+        raise ValueError("an exponential never reaches 0; give a positive end, or shape='linear' or 'cosine'")
+    shapes: dict[str, Callable[[float], float]] = {
+        "linear": lambda x: 1 + (end - 1) * x,
+        "cosine": lambda x: end + (1 - end) * (1 + math.cos(math.pi * x)) / 2,
+        "exponential": lambda x: end**x,
+    }
+    if shape not in shapes:
+        raise ValueError(f"shape must be one of {', '.join(shapes)}, got {shape!r}")
+    return lambda step: shapes[shape](min(step / steps, 1.0))
+
+
+def cycling(period: int, low: float = 0.0) -> Factor:
+    """1 → ``low`` along half a cosine, again and again: explore hot, settle cold (tempering in cycles)."""
+    if period < 1 or low < 0:
+        raise ValueError(f"period must be at least 1 and low at least 0, got {period} and {low}")
+    return lambda step: low + (1 - low) * (1 + math.cos(math.pi * (step % period) / period)) / 2
+
+
+class TemperatureSchedule:
+    """Sets every group's τ to its initial value times ``factor(step)``; used like an LR scheduler.
+
+    >>> schedule = TemperatureSchedule(opt, annealing(steps=10_000))
+    >>> for x, y in loader:
+    ...     ...
+    ...     opt.step()
+    ...     schedule.step()
+    """
+
+    def __init__(self, optimizer: Langevin, factor: Factor) -> None:
+        self.optimizer = optimizer
+        self.factor = factor
+        self.base = [group["temperature"] for group in optimizer.param_groups]
+        self.count = -1
+        self.step()
+
+    def step(self) -> None:
+        self.count += 1
+        scale = self.factor(self.count)
+        if not scale >= 0:
+            raise ValueError(f"the temperature factor of step {self.count} is {scale}; it must be at least 0")
+        for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
+            group["temperature"] = base * scale
+
+    def get_last_temperature(self) -> list[Any]:
+        return [group["temperature"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"base": self.base, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.base, self.count = list(state["base"]), state["count"]
+        scale = self.factor(self.count)
+        for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
+            group["temperature"] = base * scale
+
+
+class SimulatedTempering:
+    """A random walk of τ on a ladder, so that a chain crosses barriers hot and is used cold (thesis 1.3.2.3).
+
+    Every ``every`` steps a neighbouring rung is proposed and accepted with probability
+    min(1, exp(−(1/τ' − 1/τ)L + w' − w)); momenta are rescaled by √(τ'/τ). The weights w, which should
+    equal minus the rungs' log partition functions, are learnt on the way by lowering the one being
+    visited. Samples of the target law are those for which :attr:`rung` is 0.
+
+    Args:
+        optimizer: whose groups all take the ladder's temperature.
+        ladder: rising temperatures, the first being the target's.
+        every: optimizer steps between proposals.
+        learning: how much a visit lowers a rung's weight at first; it decays like 1/visits.
+    """
+
+    def __init__(
+        self, optimizer: Langevin, ladder: Sequence[float], every: int = 10, learning: float = 1.0, seed: int = 0
+    ) -> None:
+        temperatures = [float(t) for t in ladder]
+        if len(temperatures) < 2 or any(not 0 < a < b for a, b in zip(temperatures, temperatures[1:], strict=False)):
+            raise ValueError(f"the ladder must hold at least two positive, rising temperatures, got {list(ladder)}")
+        self.optimizer = optimizer
+        self.ladder = temperatures
+        self.every = every
+        self.learning = learning
+        self.seed = seed
+        self.rung = 0
+        self.count = 0
+        self.weights = [0.0] * len(temperatures)
+        self.visits = [0] * len(temperatures)
+        self.accepted = 0
+        self._set()
+
+    def step(self, loss: float) -> bool:
+        """Call after ``optimizer.step()`` with the present loss; returns whether τ changed."""
+        self.count += 1
+        if self.count % self.every:
+            return False
+        self.visits[self.rung] += 1
+        self.weights[self.rung] -= self.learning / math.sqrt(1 + sum(self.visits) / len(self.ladder))
+        draw = random.Random(f"{self.seed}/{self.count}")
+        proposal = self.rung + draw.choice((-1, 1))
+        if not 0 <= proposal < len(self.ladder):
+            return False
+        old, new = self.ladder[self.rung], self.ladder[proposal]
+        log_odds = -(1 / new - 1 / old) * float(loss) + self.weights[proposal] - self.weights[self.rung]
+        if math.log(max(draw.random(), 1e-300)) >= log_odds:
+            return False
+        self.rung = proposal
+        self.accepted += 1
+        self.optimizer.scale_momenta_(math.sqrt(new / old))
+        self._set()
+        return True
+
+    def _set(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["temperature"] = self.ladder[self.rung]
+
+    def state_dict(self) -> dict[str, Any]:
+        keys = ("rung", "count", "weights", "visits", "accepted")
+        return {key: getattr(self, key) for key in keys}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for key, value in state.items():
+            setattr(self, key, list(value) if isinstance(value, list) else value)
+        self._set()
