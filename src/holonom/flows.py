@@ -53,11 +53,8 @@ def damp_and_diffuse(space: Constraint, phase: Phase, force: Tensors, numbers: N
 def overdamped(space: Constraint, phase: Phase, force: Tensors, numbers: Numbers, noise: Tensors) -> None:
     """q ← the manifold's point for q − h∇L + √(2τh) R."""
     h, amplitude = numbers
-    step = [torch.zeros_like(x) for x in phase.slack]
-    if isinstance(h, Tensor):
-        step = [f * -h for f in force] + step
-    else:
-        step = list(torch._foreach_mul(force, -h)) + step
+    step = [torch.zeros_like(x) for x in phase.ambient]
+    add_scaled_(step[: len(force)], force, -h)
     if noise:
         add_scaled_(step, noise, amplitude)
     space.euler_(phase, step)

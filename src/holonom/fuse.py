@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,14 +61,15 @@ def make_kernel(space: Constraint, word: str, step_ends: bool) -> Kernel:
 
     # The compiler counts recompilations per code object; kernels of different words are not each other's.
     own = types.FunctionType(kernel.__code__.replace(), kernel.__globals__, f"kernel_{word}", None, kernel.__closure__)
-    options = {"cpp.enable_floating_point_contract_flag": "fast"} if _has_contraction_option() else None
-    return torch.compile(own, dynamic=True, fullgraph=True, options=options)
+    return torch.compile(own, dynamic=True, fullgraph=True, options=_compiler_options())
 
 
-def _has_contraction_option() -> bool:
+def _compiler_options() -> dict[str, Any] | None:
+    """Fused multiply-adds where the compiler can be asked for them: a step is bound by arithmetic, then memory."""
     from torch._inductor import config
 
-    return hasattr(config.cpp, "enable_floating_point_contract_flag")
+    option = "enable_floating_point_contract_flag"
+    return {f"cpp.{option}": "fast"} if hasattr(config.cpp, option) else None
 
 
 def as_tensors(numbers: Sequence[Numbers], like: Tensor) -> list[Numbers]:

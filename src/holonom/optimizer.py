@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,11 +82,11 @@ class Langevin(Optimizer):
         self._spaces: list[Constraint] = []
         self._landings: list[tuple[Constraint, Landing]] | None = []
         self._reset_caches()
-        defaults = dict(
-            lr=lr, scheme=scheme, friction=friction, temperature=temperature, coupling=coupling,
-            driving_noise=driving_noise, weight_decay=weight_decay, maximize=maximize, foreach=foreach,
-            fuse=fuse, seed=seed,
-        )  # fmt: skip
+        defaults = {
+            "lr": lr, "scheme": scheme, "friction": friction, "temperature": temperature, "coupling": coupling,
+            "driving_noise": driving_noise, "weight_decay": weight_decay, "maximize": maximize, "foreach": foreach,
+            "fuse": fuse, "seed": seed,
+        }  # fmt: skip
         super().__init__(params, defaults)
         landings, self._landings = self._landings, None
         _warn_landed(landings)
@@ -443,9 +444,7 @@ class Langevin(Optimizer):
         self._reset_caches()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Langevin:
-        import copy
-
-        new = cast(Langevin, type(self).__new__(type(self)))
+        new = type(self).__new__(type(self))
         memo[id(self)] = new
         new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return new

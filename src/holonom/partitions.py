@@ -84,7 +84,7 @@ def partition(model: nn.Module, rules: Rules, *, verbose: bool = True) -> Groups
                 if _matches(selector, place):
                     claimed[place.name].append(number)
     rest = [number for number, (selector, _) in enumerate(pairs) if selector == "rest"]
-    for name, numbers in claimed.items():
+    for numbers in claimed.values():
         if not numbers and rest:
             numbers.append(rest[0])
     _check(claimed, pairs)

@@ -57,8 +57,10 @@ def adaptive_langevin(
     ``merged`` solves friction and diffusion as one Ornstein–Uhlenbeck letter F (2.61).
     """
     word = "BAFEFAB" if merged else "BACDEDCAB"
-    noise = {"temperature": temperature, "coupling": coupling, "driving_noise": driving_noise}
-    return Langevin(_groups(model), lr, scheme=word, **noise, **options)
+    return Langevin(
+        _groups(model), lr, scheme=word, temperature=temperature, coupling=coupling, driving_noise=driving_noise,
+        **options,
+    )  # fmt: skip
 
 
 # ── partitioned dynamics ─────────────────────────────────────────────────────────────────────────
@@ -164,7 +166,7 @@ def c_cola_ud(
     scheme: str = "ABO",
     **options: Any,
 ) -> Langevin:
-    """Circle-constrained underdamped Langevin (4.7.2.4). Defaults: Fashion-MNIST, paper Fig. 7 (r₀ = 0.05, r₁ = 0.1)."""
+    """Circle-constrained underdamped Langevin (4.7.2.4). Defaults: paper Fig. 7, with radii (0.05, 0.1)."""
     groups = _constrain_weights(model, lambda place, r: Circle(r), radius)
     return Langevin(groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
@@ -177,7 +179,7 @@ def s_cola_od(
     slack: bool = True,
     **options: Any,
 ) -> Langevin:
-    """Sphere-constrained overdamped Langevin (paper eq. 3): every row of a weight keeps ‖row‖ ≤ r (= r without slack)."""
+    """Sphere-constrained overdamped Langevin (paper eq. 3): every row keeps ‖row‖ ≤ r, or = r without slack."""
     groups = _constrain_weights(model, lambda place, r: Sphere(r, slack, view=_view(place.parameter)), radius)
     return Langevin(groups, lr, scheme="L", temperature=temperature, **options)
 
@@ -235,7 +237,7 @@ def _parts(model: Trainable, count: int) -> Groups:
         given = list(model)
         if len(given) != count or any(isinstance(group, Tensor) for group in given):
             raise PartitionError(
-                f"this method has {count} parts: give a model, or {count} parameter groups in order (got {len(given)} items)"
+                f"this method has {count} parts: give a model, or {count} parameter groups in order, not {len(given)}"
             )
         return [dict(group) if isinstance(group, dict) else {"params": list(group)} for group in given]
     places = locate(model)

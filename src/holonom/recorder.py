@@ -119,7 +119,7 @@ class Recorder:
 
     def _diagnose(self, name: str) -> Diagnosis:
         try:
-            from arviz_stats.base import array_stats
+            from arviz_stats.base.array import array_stats
         except ImportError:
             raise ImportError("judging mixing needs arviz-stats: pip install 'holonom[diagnostics]'") from None
         draws = self.draws(name)

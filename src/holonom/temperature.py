@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from .optimizer import Langevin
@@ -116,7 +117,7 @@ class SimulatedTempering:
         self, optimizer: Langevin, ladder: Sequence[float], every: int = 10, learning: float = 1.0, seed: int = 0
     ) -> None:
         temperatures = [float(t) for t in ladder]
-        if len(temperatures) < 2 or any(not 0 < a < b for a, b in zip(temperatures, temperatures[1:], strict=False)):
+        if len(temperatures) < 2 or any(not 0 < a < b for a, b in pairwise(temperatures)):
             raise ValueError(f"the ladder must hold at least two positive, rising temperatures, got {list(ladder)}")
         self.optimizer = optimizer
         self.ladder = temperatures

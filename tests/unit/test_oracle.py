@@ -91,20 +91,25 @@ def test_merged_thermostat_letter_is_an_ornstein_uhlenbeck_step(rng):
     still = oracle.driving_kick(p, H, 0.5, r)
     for thermostat in (0.0, 1e-12, -1e-12):
         close(oracle.thermostat_ornstein_uhlenbeck(p, H, thermostat, 0.5, r), still, 1e-11)
+
     # a flow, also for ξ < 0: the variances of two halves add up to that of the whole
     def spread(h):
         return oracle.thermostat_ornstein_uhlenbeck(0.0, h, -0.4, 0.5, 1.0) ** 2
+
     close(spread(H), np.exp(0.4 * H) * spread(H / 2) + spread(H / 2))
 
 
 def circle_constraint(radius):
     """θ² + ξ² − r² on q = (θ, ξ) flat, and its Jacobian (4.46)."""
+
     def constraint(q):
         theta, slack = np.split(q, 2)
         return theta**2 + slack**2 - radius**2
+
     def jacobian(q):
         theta, slack = np.split(q, 2)
         return 2 * np.concatenate([np.diag(theta), np.diag(slack)], axis=1)
+
     return constraint, jacobian
 
 
@@ -150,21 +155,32 @@ def test_level_set_and_sphere_on_circles_are_the_circle_formulas(rng):
         close(np.stack(circle, axis=-1), sphere)
 
     for h in (H, 4.0):  # 4.42 returns from any distance
-        agree(oracle.c_cola_od_step(theta, slack, np.sin, h, TEMPERATURE, noise, radius),
-              oracle.level_set_od_along_new(q, grad, constraint, jacobian, h, TEMPERATURE, flat),
-              oracle.sphere_od_step(rows, row_grad, h, TEMPERATURE, row_noise, radius))
-    agree(oracle.c_cola_ud_b(theta, slack, p_theta, p_slack, np.sin, H, radius)[2:],
-          oracle.level_set_b(q, p, grad, jacobian, H)[1], oracle.sphere_b(rows, row_p, row_grad, H, radius)[1])
-    agree(oracle.c_cola_ud_o(theta, slack, p_theta, p_slack, H, FRICTION, 0.2, noise, radius)[2:],
-          oracle.level_set_o(q, p, jacobian, H, FRICTION, 0.2, flat)[1],
-          oracle.sphere_o(rows, row_p, H, FRICTION, 0.2, row_noise, radius)[1])
+        agree(
+            oracle.c_cola_od_step(theta, slack, np.sin, h, TEMPERATURE, noise, radius),
+            oracle.level_set_od_along_new(q, grad, constraint, jacobian, h, TEMPERATURE, flat),
+            oracle.sphere_od_step(rows, row_grad, h, TEMPERATURE, row_noise, radius),
+        )
+    agree(
+        oracle.c_cola_ud_b(theta, slack, p_theta, p_slack, np.sin, H, radius)[2:],
+        oracle.level_set_b(q, p, grad, jacobian, H)[1],
+        oracle.sphere_b(rows, row_p, row_grad, H, radius)[1],
+    )
+    agree(
+        oracle.c_cola_ud_o(theta, slack, p_theta, p_slack, H, FRICTION, 0.2, noise, radius)[2:],
+        oracle.level_set_o(q, p, jacobian, H, FRICTION, 0.2, flat)[1],
+        oracle.sphere_o(rows, row_p, H, FRICTION, 0.2, row_noise, radius)[1],
+    )
     exact = oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, H, radius)
     for circle, sphere in zip((exact[:2], exact[2:]), oracle.sphere_a(rows, row_p, H, radius), strict=True):
         close(np.stack(circle, axis=-1), sphere)
     # RATTLE only approximates the rotation: its error falls as h³ and it reverses exactly
-    errors = [np.abs(oracle.level_set_a(q, p, constraint, jacobian, h)[0]
-                     - np.concatenate(oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, h, radius)[:2])).max()
-              for h in (0.02, 0.01)]
+    errors = [
+        np.abs(
+            oracle.level_set_a(q, p, constraint, jacobian, h)[0]
+            - np.concatenate(oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, h, radius)[:2])
+        ).max()
+        for h in (0.02, 0.01)
+    ]
     assert 7 < errors[0] / errors[1] < 9
     there = oracle.level_set_a(q, p, constraint, jacobian, 0.02)
     back = oracle.level_set_a(there[0], -there[1], constraint, jacobian, 0.02)
@@ -227,8 +243,10 @@ def test_orthogonal_steps_converge_to_orthogonal_matrices(rng, shape):
     for orthogonal, general in (
         (oracle.orthogonal_a(q, p, 0.05), oracle.level_set_a(q.ravel(), p.ravel(), constraint, jacobian, 0.05)),
         (oracle.orthogonal_b(q, p, anharmonic, H), oracle.level_set_b(q.ravel(), p.ravel(), grad, jacobian, H)),
-        (oracle.orthogonal_o(q, p, H, FRICTION, 0.1, noise),
-         oracle.level_set_o(q.ravel(), p.ravel(), jacobian, H, FRICTION, 0.1, noise.ravel())),
+        (
+            oracle.orthogonal_o(q, p, H, FRICTION, 0.1, noise),
+            oracle.level_set_o(q.ravel(), p.ravel(), jacobian, H, FRICTION, 0.1, noise.ravel()),
+        ),
     ):
         new_q, new_p = orthogonal
         close(new_q.T @ new_q, eye)

@@ -119,14 +119,14 @@ def _sin(angles: Tensors) -> Tensors:
     """sin(πu) for |u| ≤ 1."""
     if torch.compiler.is_compiling():
         return [_polynomial(torch.copysign(torch.minimum(u.abs(), 1 - u.abs()), u)) for u in angles]
-    return torch._foreach_sin(torch._foreach_mul(angles, math.pi))
+    return list(torch._foreach_sin(torch._foreach_mul(angles, math.pi)))
 
 
 def _cos(angles: Tensors) -> Tensors:
     """cos(πu) for |u| ≤ 1."""
     if torch.compiler.is_compiling():
         return [_polynomial(0.5 - u.abs()) for u in angles]
-    return torch._foreach_cos(torch._foreach_mul(angles, math.pi))
+    return list(torch._foreach_cos(torch._foreach_mul(angles, math.pi)))
 
 
 def _polynomial(w: Tensor) -> Tensor:

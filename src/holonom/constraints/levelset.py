@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..errors import ConstraintError, ProjectionError
 from ..lists import Scalar, Tensors, spread
@@ -123,7 +124,7 @@ class LevelSet(Constraint):
                     x = self._land_inside(q, x, outside)
                 else:
                     x = torch.where(outside[:, None], plain._nearest(q, x), x)
-            except (ProjectionError, torch.linalg.LinAlgError) as error:
+            except (ProjectionError, LinAlgError) as error:
                 raise ConstraintError(
                     f"LevelSet on {name}: no nearest point with {self.name}(q) = 0 was found from the initial "
                     f"weights; start closer to the manifold ({error})"
@@ -192,7 +193,7 @@ class LevelSet(Constraint):
 
     def _blocks(self, phase: Phase, momenta: Tensors) -> list[tuple[Tensor, Tensor | None, Tensor, Tensor | None]]:
         n = len(phase.q)
-        none = [None] * n
+        none: Sequence[Tensor | None] = [None] * n
         return list(zip(phase.q, phase.slack or none, momenta[:n], momenta[n:] or none, strict=True))
 
     def _along(self, q: Tensor, target: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +207,7 @@ class LevelSet(Constraint):
             change = torch.linalg.solve(jacobian(x) @ j.mT, value(x)[:, :, None])
             multiplier = multiplier + change
             x = target - (j.mT @ multiplier)[:, :, 0]
-            return (j.mT @ change).abs().max() / (1 + x.abs().max())
+            return torch.div((j.mT @ change).abs().max(), 1 + x.abs().max())
 
         self._converge(newton, q)
         return x, multiplier
@@ -233,7 +234,7 @@ class LevelSet(Constraint):
             last = size
             change = pace * along - onto
             x = x + change
-            return change.abs().max() / (1 + x.abs().max())
+            return torch.div(change.abs().max(), 1 + x.abs().max())
 
         self._converge(towards, q)
         return x
@@ -248,7 +249,7 @@ class LevelSet(Constraint):
         for _ in range(_MOST_ITERATIONS):
             try:
                 change = float(iterate())
-            except torch.linalg.LinAlgError:
+            except LinAlgError:
                 break
             eps = torch.finfo(q.dtype).eps if q.dtype.itemsize >= 4 else 1e-6
             if change <= 2 * eps:
@@ -266,7 +267,7 @@ class LevelSet(Constraint):
     # ── diagnostics ───────────────────────────────────────────────────────────────────────────
 
     def residual(self, phase: Phase) -> Tensor:
-        slacks = phase.slack or [None] * len(phase.q)
+        slacks: Sequence[Tensor | None] = phase.slack or [None] * len(phase.q)
         worst = [self._value(q)(self._flat(q, xi)).abs().max() for q, xi in zip(phase.q, slacks, strict=True)]
         return torch.stack(worst).max()
 
@@ -285,4 +286,5 @@ class LevelSet(Constraint):
 
 def _project(j: Tensor, pi: Tensor) -> Tensor:
     """Π = I − Gᵀ(GGᵀ)⁻¹G, row by row."""
-    return pi - (j.mT @ torch.linalg.solve(j @ j.mT, j @ pi[:, :, None]))[:, :, 0]
+    normal: Tensor = j.mT @ torch.linalg.solve(j @ j.mT, j @ pi[:, :, None])
+    return pi - normal[:, :, 0]

@@ -176,10 +176,8 @@ class Orthogonal(Constraint):
         )
 
     def residual(self, phase: Phase) -> Tensor:
-        worst = []
-        for q in phase.q:
-            worst.append(_gram_error(q.float() if q.dtype.itemsize < 4 else q).abs().max())
-        return torch.stack(worst).max()
+        blocks = [q.float() if q.dtype.itemsize < 4 else q for q in phase.q]
+        return torch.stack([_gram_error(q).abs().max() for q in blocks]).max()
 
     def cotangency(self, phase: Phase) -> Tensor:
         worst = []

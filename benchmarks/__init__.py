@@ -1,0 +1,1 @@
+"""How long a step takes, beside SGD and beside the libraries one would use instead: ``python -m benchmarks.run``."""

@@ -1,0 +1,95 @@
+"""Measure everything: ``python -m benchmarks.run --out results/bench [--quick] [--only SECTION]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from .report import Row, machine, print_section, write
+from .sections import SECTIONS, Section
+from .timing import Contender, Effort, Measurement, MissingPeer, Timed, interleave
+
+QUICK = Effort(block_seconds=1e-3, most_steps=3, most_rounds=2, least_rounds=2, seconds=0.01)
+
+
+def measure(section: Section, quick: bool) -> list[Row]:
+    """Build, warm up and time the contenders of a section; one that cannot run says so in its row."""
+    effort = QUICK if quick else section.effort
+    baseline = Timed(section.baseline.build(), effort)
+    rows, built = [], []
+    for contender in section.contenders:
+        row = Row(section.title, contender.name, contender.role, target=contender.target)
+        row.error_limit = contender.error_limit
+        rows.append(row)
+        try:
+            built.append((contender, row, Timed(contender.build(), effort)))
+        except MissingPeer:
+            row.status = "not installed"
+        except Exception as error:  # a peer's failure is a result too
+            row.status = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    measurements = interleave(baseline, [timed for _, _, timed in built], effort)
+    for (contender, row, timed), measurement in zip(built, measurements):
+        _fill(row, contender, timed, measurement, quick)
+    _count_products(rows)
+    first = Row(section.title, section.baseline.name, "baseline", ratio=1.0, ratio_quartiles=(1.0, 1.0))
+    first.milliseconds = 1e3 * Measurement(own=[b for m in measurements for b in m.baseline]).seconds
+    return [first, *rows]
+
+
+def _fill(row: Row, contender: Contender, timed: Timed, measurement: Measurement, quick: bool) -> None:
+    row.milliseconds = 1e3 * measurement.seconds
+    row.ratio = measurement.ratio
+    row.best_ratio = measurement.best_ratio
+    row.ratio_quartiles = measurement.ratio_quartiles
+    row.first_step_seconds = measurement.first_step
+    row.error = timed.runnable.error()
+    if contender.target is None or quick:
+        return
+    accurate = contender.error_limit is None or (row.error is not None and row.error <= contender.error_limit)
+    row.met = row.ratio <= contender.target and accurate
+
+
+def _count_products(rows: list[Row]) -> None:
+    unit = next((row.milliseconds for row in rows if row.name.endswith("product")), None)
+    for row in rows:
+        if unit and row.milliseconds:
+            row.products = row.milliseconds / unit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.run", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run, not how fast")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; may be repeated")
+    options = parser.parse_args(arguments)
+
+    if options.quick:
+        torch.set_num_threads(1)  # tiny products gain nothing from a second thread and may wait long for it
+    console = Console(width=max(Console().width, 130))  # a narrow terminal would fold every name
+    facts = machine()
+    console.print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache  # empty, so that first steps show what compiling costs
+        for name in options.only or SECTIONS:
+            for section in SECTIONS[name](options.quick):
+                section_rows = measure(section, options.quick)
+                print_section(console, section.title, section_rows)
+                rows += section_rows
+                if not options.quick:
+                    torch.compiler.reset()  # compiled code of one section must not be looked through by the next
+    write(options.out, rows, facts)
+    console.print(f"written to {options.out}/bench.json and bench.png")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,123 @@
+"""The weights and gradients that are stepped, and the constraint errors they are left with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+def perceptron_shapes(*widths: int) -> list[Shape]:
+    """Weights and biases of a fully connected network."""
+    return [shape for i, o in pairwise(widths) for shape in ((o, i), (o,))]
+
+
+def resnet34_shapes(classes: int = 10, stem: int = 3) -> list[Shape]:
+    """The 36 convolutions and the classifier of a ResNet-34; ``stem=3`` is the network for 32×32 images."""
+    shapes: list[Shape] = [(64, 3, stem, stem)]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            shapes += [(width, inputs if block == 0 else width, 3, 3), (width, width, 3, 3)]
+            if block == 0 and width != inputs:
+                shapes.append((width, inputs, 1, 1))
+        inputs = width
+    return [*shapes, (classes, 512)]
+
+
+class Problem:
+    """Starting weights and a few gradients that are shown in turn, the same to every contender.
+
+    Several gradients, because with a single one an optimizer soon sits at the optimum of a linear
+    loss, where an iterative projection has little left to do.
+    """
+
+    def __init__(self, start: Sequence[Tensor], gradient_norm: float | None = None, gradients: int = 4) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.start = list(start)
+        self.gradients: list[list[Tensor]] = []
+        for _ in range(gradients):
+            drawn = [torch.randn(w.shape, generator=generator) for w in self.start]
+            if gradient_norm is not None:
+                drawn = [g * (gradient_norm / g.norm()) for g in drawn]
+            self.gradients.append(drawn)
+
+    def stacked(self) -> Problem:
+        """Weights of one shape as a single tensor, for libraries that batch nothing themselves."""
+        other = Problem([torch.stack(self.start)], gradients=0)
+        other.gradients = [[torch.stack(gradients)] for gradients in self.gradients]
+        return other
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [torch.nn.Parameter(w.clone()) for w in self.start]
+
+    def gradient(self, i: int) -> list[Tensor]:
+        return self.gradients[i % len(self.gradients)]
+
+    def loader(self, params: Sequence[Tensor]) -> Callable[[int], None]:
+        """What puts the i-th gradients where an optimizer looks for them."""
+
+        def load(i: int) -> None:
+            for p, g in zip(params, self.gradient(i)):
+                p.grad = g
+
+        return load
+
+
+def uniform(shapes: Sequence[Shape], bound: float) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.rand(shape, generator=generator) * 2 - 1) * bound for shape in shapes]
+
+
+def unit_rows(rows: int, columns: int) -> list[Tensor]:
+    return [torch.nn.functional.normalize(torch.randn(rows, columns, generator=torch.Generator().manual_seed(0)))]
+
+
+def orthogonal(shapes: Sequence[Shape]) -> list[Tensor]:
+    """Weights whose (out, everything else) matrix has orthonormal columns, or rows if it is wide."""
+    generator = torch.Generator().manual_seed(0)
+    weights = []
+    for shape in shapes:
+        matrix = torch.randn(shape, generator=generator, dtype=torch.float64).flatten(1)
+        wide = matrix.shape[0] < matrix.shape[1]
+        q, _ = torch.linalg.qr(matrix.mT if wide else matrix)
+        weights.append((q.mT if wide else q).reshape(shape).float().contiguous())
+    return weights
+
+
+@torch.no_grad()
+def orthogonality_error(weights: Sequence[Tensor]) -> float:
+    """max|QᵀQ − I| over the tall orientation of all weights, in float64."""
+    worst = 0.0
+    for weight in weights:
+        matrix = weight.detach().double().flatten(1)
+        tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
+        worst = max(worst, float((tall.mT @ tall - torch.eye(tall.shape[1], dtype=torch.float64)).abs().max()))
+    return worst
+
+
+@torch.no_grad()
+def circle_error(weights: Sequence[Tensor], angles: Sequence[Tensor], radius: float) -> float:
+    """max|√(θ² + ξ²)/r − 1| in float64, with ξ = r cos φ from the state's φ/π."""
+    worst = 0.0
+    for weight, angle in zip(weights, angles):
+        squared = (weight.detach().double() / radius).square() + torch.cos(math.pi * angle.double()).square()
+        worst = max(worst, float((squared.sqrt() - 1).abs().max()))
+    return worst
+
+
+@torch.no_grad()
+def sphere_error(weights: Sequence[Tensor], slacks: Sequence[Tensor], radius: float) -> float:
+    """max|‖(w, ξ)‖/r − 1| over rows in float64; without slack the second list is empty."""
+    worst = 0.0
+    for i, weight in enumerate(weights):
+        squared = weight.detach().double().square().sum(-1, keepdim=True)
+        if slacks:
+            squared = squared + slacks[i].double().square()
+        worst = max(worst, float((squared.sqrt() / radius - 1).abs().max()))
+    return worst

@@ -1,0 +1,5 @@
+"""Data sets, made or read; nothing is downloaded."""
+
+from .spirals import spirals
+
+__all__ = ["spirals"]

@@ -1,0 +1,1 @@
+"""The papers' figures and tables as programs that end in a verdict."""

@@ -1,0 +1,17 @@
+import numpy as np
+import pytest
+
+from .harness import Normals
+
+
+@pytest.fixture
+def normals(monkeypatch):
+    """Inject the noise: the library draws from here instead of its own generator."""
+    source = Normals()
+    monkeypatch.setattr("holonom.cell.normal", source.library)
+    return source
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20210718)
