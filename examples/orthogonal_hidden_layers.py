@@ -4,6 +4,8 @@ A seven-layer ReLU network on a tightly wound spiral (paper Fig. 4). Plain SGD l
 the depth; with orthogonal hidden weights gradients keep their size.
 """
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -15,7 +17,7 @@ from holonom.partitions import hidden, weights
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     sizes = [2, *[64] * 6, 1]
-    layers = [m for a, b in zip(sizes, sizes[1:]) for m in (nn.Linear(a, b), nn.ReLU())]
+    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import checkpoint, guard, hyper
-from .cell import Cell, stacked, state_dtype, unstack_
-from .constraints.base import Constraint, Landing, Phase
+from . import checkpoint, engine, groups, guard, hyper
+from .cell import Cell
+from .constraints.base import Constraint, Phase
 from .errors import NonFiniteGradientError
-from .flows import LETTERS, is_noisy
-from .lists import Scalar, Tensors, scale_, sum_of_squares
-from .scheme import Op, compile_word
+from .lists import scale_, sum_of_squares
+from .scheme import compile_word
 from .table import routing_table
 
 
@@ -58,6 +57,8 @@ class Langevin(Optimizer):
     step: the parameter is landed on its manifold again and its momentum projected.
     """
 
+    _cells: list[list[Cell]] | None
+
     guard_gradients: bool = True
     """Check gradients for NaN and infinity at every step (``benchmarks`` reports what that costs)."""
 
@@ -80,7 +81,8 @@ class Langevin(Optimizer):
     ) -> None:
         self._default_space = constraint
         self._spaces: list[Constraint] = []
-        self._landings: list[tuple[Constraint, Landing]] | None = []
+        self._landings: groups.Landings | None = []
+        self.param_groups: list[dict[str, Any]] = []
         self._reset_caches()
         defaults = {
             "lr": lr, "scheme": scheme, "friction": friction, "temperature": temperature, "coupling": coupling,
@@ -89,7 +91,7 @@ class Langevin(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
         landings, self._landings = self._landings, None
-        _warn_landed(landings)
+        groups.warn_landed(landings or [])
 
     @classmethod
     def like_sgd(cls, params: Iterable[Any], lr: float, momentum: float = 0.0, **options: Any) -> Langevin:
@@ -121,73 +123,28 @@ class Langevin(Optimizer):
             raise TypeError("parameters need an order; give a list instead of a set")
         params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         group["params"] = params
-        self._check_params([x[1] if isinstance(x, tuple) else x for x in params])
+        known = {id(p) for other in self.param_groups for p in other["params"]}
+        groups.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
         super().add_param_group(group)
         group = self.param_groups[-1]
         group["constraint"] = repr(space)
-        group["step"], group["owed"] = 0, 0.0
+        group["step"], group["owed"] = 0, None
         try:
-            landings = self._create_state(group, space)
+            landings = groups.create_state(group, space, len(known) - len(params), self.state)
         except Exception:
             self.param_groups.pop()
             raise
         self._spaces.append(space)
-        self._reset_caches()
+        self._cells = None
+        self._note_versions(group["params"])
         if self._landings is None:
-            _warn_landed(landings)
+            groups.warn_landed(landings)
         else:
             self._landings += landings
 
-    def _check_params(self, params: list[Any]) -> None:
-        known = {id(p) for group in self.param_groups for p in group["params"]}
-        for p in params:
-            if not isinstance(p, Tensor):
-                raise TypeError(f"parameters must be tensors, got {type(p).__name__}")
-            if id(p) in known:
-                raise ValueError(
-                    f"a parameter of shape {tuple(p.shape)} was given twice; each belongs to exactly one group "
-                    f"(tied weights are one parameter: model.parameters() lists them once)"
-                )
-            if not p.is_floating_point():
-                raise TypeError(
-                    f"a parameter of shape {tuple(p.shape)} is {p.dtype}: holonom moves real floating-point tensors; "
-                    f"hold real and imaginary parts as two parameters (torch.view_as_real)"
-                )
-            known.add(id(p))
-
-    def _create_state(self, group: dict[str, Any], space: Constraint) -> list[tuple[Constraint, Landing]]:
-        scheme = compile_word(group["scheme"])
-        landings = []
-        start = sum(len(g["params"]) for g in self.param_groups[:-1])
-        for offset, p in enumerate(group["params"]):
-            name = _name(group, offset, start + offset)
-            space.check(p.detach(), name)
-            block = space.view(p.detach())
-            if p.numel():
-                landings.append((space, space.land_(block, name)))
-            state = self.state[p] = {}
-            if not scheme.overdamped:
-                state["momentum"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
-            elif scheme.word == "M":
-                state["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
-            self._read_slack(space, p)
-        if scheme.thermostatted and group["params"]:
-            first, tau = group["params"][0], group["temperature"]
-            shape = tau.shape if isinstance(tau, Tensor) else ()
-            self.state[first]["thermostat"] = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
-        return landings
-
-    def _read_slack(self, space: Constraint, p: Tensor) -> None:
-        """Set the slots to what puts the parameter's present value on the manifold."""
-        state = self.state[p]
-        for slot, value in zip(space.slots, space.slack(space.view(p.detach()).to(state_dtype(p))), strict=True):
-            if slot == "slack_momentum" and "momentum" not in state:
-                continue
-            state[slot] = value
-
     def _reset_caches(self) -> None:
-        self._cells: list[list[Cell]] | None = None
-        self._versions: dict[Tensor, int] = {}
+        self._cells = None
+        self._versions = {p: p._version for group in self.param_groups for p in group["params"]}
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
 
@@ -202,8 +159,7 @@ class Langevin(Optimizer):
                 if space.stacks:
                     key += (space.view(p).shape,)
                 cell = buckets.setdefault(key, Cell(space, [], [], []))
-                cell.append(p, _name(group, offset, index), index)
-                self._versions[p] = p._version
+                cell.append(p, groups.name_of(group, offset, index), index)
                 index += 1
             cells.append(list(buckets.values()))
         return cells
@@ -220,8 +176,8 @@ class Langevin(Optimizer):
         active = self._active_cells()
         with self._guarded(active):
             for group, cells in zip(self.param_groups, active, strict=True):
-                self._advance(group, cells)
-        self._note_versions(active)
+                engine.advance(group, cells, self.state)
+        self._note_versions(p for cells in active for cell in cells for p in cell.params)
         return loss
 
     @torch.no_grad()
@@ -235,10 +191,7 @@ class Langevin(Optimizer):
         active = self._active_cells()
         with self._guarded(active):
             for group, cells in zip(self.param_groups, active, strict=True):
-                tail = compile_word(group["scheme"]).tail
-                if tail and _truthy(group["owed"]) and cells:
-                    self._run(group, cells, tail, 0.0, group["owed"], settles=False)
-                    group["owed"] = 0.0
+                engine.pay_debt(group, cells, self.state)
 
     def _active_cells(self) -> list[list[Cell]]:
         """The cells, less the parameters without a gradient; in-place edits are taken up here."""
@@ -264,88 +217,19 @@ class Langevin(Optimizer):
         for cells in active:
             for cell in cells:
                 guard.refuse_sparse(cell)
-                for p in cell.params:
+                for p, name in zip(cell.params, cell.names, strict=True):
                     if p._version != self._versions[p]:
-                        self._take_up_edit(cell.space, p)
+                        groups.take_up_edit(cell.space, p, name, self.state)
         return active
 
-    def _take_up_edit(self, space: Constraint, p: Tensor) -> None:
-        if type(space) is Constraint:
-            return
-        space.land_(space.view(p.detach()), "an edited parameter")
-        self._read_slack(space, p)
-        cell = Cell(space, [p], ["an edited parameter"], [0])
-        phase = cell.phase(self.state)
-        if phase.p:
-            space.project_(phase, phase.momenta)
-
-    def _note_versions(self, active: list[list[Cell]]) -> None:
-        for cells in active:
-            for cell in cells:
-                for p in cell.params:
-                    self._versions[p] = p._version
+    def _note_versions(self, params: Iterable[Tensor]) -> None:
+        """Remember torch's version counters, which tell in-place edits from the optimizer's own writes."""
+        for p in params:
+            self._versions[p] = p._version
 
     def _guarded(self, active: list[list[Cell]]) -> Any:
         step = max((g["step"] for g in self.param_groups), default=0)
         return guard.guarded(active, self.state, step, self._skipped, self.guard_gradients)
-
-    def _advance(self, group: dict[str, Any], cells: list[Cell]) -> None:
-        h = hyper.time_step(group)
-        scheme = compile_word(group["scheme"])
-        if cells and not (isinstance(h, float) and h == 0.0):
-            owed = group["owed"]
-            if scheme.starts_owing and not group["step"]:
-                owed = h
-            if _truthy(owed):
-                program: tuple[Op, ...] = scheme.program
-            else:
-                program = tuple(Op(op.letter, head=op.head) for op in scheme.program if op.head)
-            self._run(group, cells, program, h, owed)
-            group["owed"] = h if scheme.tail else 0.0
-        group["step"] += 1
-
-    def _run(
-        self, group: dict[str, Any], cells: list[Cell], program: tuple[Op, ...], h: Scalar, owed: Scalar,
-        settles: bool = True,
-    ) -> None:  # fmt: skip
-        """Run a program on all cells of a group, letter E on their sum."""
-        step, seed = group["step"], group["seed"]
-        phys = hyper.physics(group)
-        xi = self.state[group["params"][0]].get("thermostat") if group["params"] else None
-        work = []
-        for cell in cells:
-            phase = cell.phase(self.state)
-            force = cell.force(phase.p[0].dtype if phase.p else state_dtype(cell.params[0]), group)
-            batch = Phase(*(stacked(xs) for xs in phase)) if cell.space.stacks else phase
-            work.append((cell, phase, batch, stacked(force) if cell.space.stacks else force))
-
-        draw = 0 if settles else -len(program)  # a synchronising letter's noise is not the next step's
-        segments = _segments(program)
-        for position, (ops, then_thermostat) in enumerate(segments):
-            times = [_sum(op.tail, owed, op.head, h) for op in ops]
-            numbers = [LETTERS[op.letter].numbers(t, phys, xi) for op, t in zip(ops, times, strict=True)]
-            last = settles and position == len(segments) - 1
-            for cell, _, batch, force in work:
-                noises: list[Tensors] = []
-                for i, op in enumerate(ops):
-                    noise: Tensors = []
-                    if is_noisy(op.letter, phys):
-                        noise = cell.noise(self.state, op.letter in "LM", (seed, step, draw + i))
-                        noise = stacked(noise) if cell.space.stacks else noise
-                    noises.append(noise)
-                word = "".join(op.letter for op in ops)
-                cell.run(batch, word, force, numbers, noises, step, last, (group["foreach"], group["fuse"]))
-            draw += len(ops)
-            if then_thermostat is not None:
-                assert xi is not None
-                t = _sum(then_thermostat.tail, owed, then_thermostat.head, h)
-                energy = sum_of_squares([m for _, _, batch, _ in work for m in batch.momenta], keep=xi.ndim)
-                freedom = sum(cell.degrees_of_freedom() for cell in cells) / max(xi.numel(), 1)
-                xi.add_(t * phys.coupling * (energy.to(xi) - freedom * phys.temperature))
-        for cell, phase, batch, _ in work:
-            if cell.space.stacks:
-                for stack, tensors in zip(batch, phase, strict=True):
-                    unstack_(stack, tensors)
 
     # ── looking at the system ────────────────────────────────────────────────────────────────────
 
@@ -412,7 +296,8 @@ class Langevin(Optimizer):
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
         for group, space in zip(self.param_groups, self._spaces, strict=True):
             for p in group["params"]:
-                self._take_up_edit(space, p)
+                groups.take_up_edit(space, p, "a parameter", self.state, force=True)
+                self._note_versions([p])
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
@@ -451,51 +336,3 @@ class Langevin(Optimizer):
 
     def __repr__(self) -> str:
         return routing_table(type(self).__name__, self.param_groups)
-
-
-def _name(group: dict[str, Any], offset: int, index: int) -> str:
-    names = group.get("param_names")
-    return f"'{names[offset]}'" if names else f"parameter {index}"
-
-
-def _warn_landed(landings: list[tuple[Constraint, Landing]] | None) -> None:
-    moved = [(space, landing) for space, landing in landings or [] if landing.moved]
-    if not moved:
-        return
-    parts = []
-    for kind in dict.fromkeys(type(space).__name__ for space, _ in moved):
-        own = [landing for space, landing in moved if type(space).__name__ == kind]
-        total = [landing for space, landing in landings or [] if type(space).__name__ == kind]
-        parts.append(
-            f"{kind}: {sum(x.moved for x in own):,} of {sum(x.blocks for x in total):,} "
-            f"by up to {max(x.distance for x in own):.3g}"
-        )
-    warnings.warn(
-        "weights that did not satisfy their constraint were moved to the nearest point that does ("
-        + "; ".join(parts)
-        + "). holonom.init starts on the manifold.",
-        stacklevel=4,
-    )
-
-
-def _segments(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None]]:
-    """Cut a program at its thermostat updates, which need all cells at once."""
-    segments: list[tuple[tuple[Op, ...], Op | None]] = []
-    ops: list[Op] = []
-    for op in program:
-        if op.letter == "E":
-            segments.append((tuple(ops), op))
-            ops = []
-        else:
-            ops.append(op)
-    return [*segments, (tuple(ops), None)]
-
-
-def _truthy(owed: Scalar) -> bool:
-    return isinstance(owed, Tensor) or owed != 0.0
-
-
-def _sum(tail: float, owed: Scalar, head: float, h: Scalar) -> Scalar:
-    if not tail:
-        return head * h
-    return tail * owed + head * h if head else tail * owed

@@ -68,12 +68,17 @@ class Scheme:
     def overdamped(self) -> bool:
         return self.word in OVERDAMPED
 
-    @property
+    @cached_property
     def tail(self) -> tuple[Op, ...]:
         """What is owed between two steps: paid by the next step or by ``synchronize()``."""
         return tuple(Op(op.letter, tail=op.tail) for op in self.program if op.tail)
 
-    @property
+    @cached_property
+    def head(self) -> tuple[Op, ...]:
+        """The program of a step that owes nothing: the first, or one after ``synchronize()``."""
+        return tuple(Op(op.letter, head=op.head) for op in self.program if op.head)
+
+    @cached_property
     def starts_owing(self) -> bool:
         """Whether the first step already runs the moved letters.
 

@@ -100,6 +100,10 @@ class Constraint:
         """The largest violation of the constraint."""
         return torch.zeros((), device=phase.q[0].device)
 
+    def holds(self, phase: Phase) -> bool:
+        """Whether positions and slack belong together, to the positions' precision."""
+        return bool(self.residual(phase) <= 32 * max(torch.finfo(q.dtype).eps for q in phase.q))
+
     def cotangency(self, phase: Phase) -> Tensor:
         """The largest violation of ∇g·p = 0."""
         return torch.zeros((), device=phase.q[0].device)

@@ -111,6 +111,11 @@ class Circle(Constraint):
             worst.append((theta.square() + torch.cos(math.pi * u).square() - 1).abs().max())
         return torch.stack(worst).max()
 
+    def holds(self, phase: Phase) -> bool:
+        pairs = zip(phase.q, phase.slack, strict=True)
+        gaps = [((q / self._r(q)).to(u.dtype) - torch.sin(math.pi * u)).abs().max() for q, u in pairs]
+        return bool(torch.stack(gaps).max() <= 4 * max(torch.finfo(q.dtype).eps for q in phase.q))
+
     def degrees_of_freedom(self, q: Tensor) -> int:
         return q.numel()  # θ and ξ, less one constraint each
 

@@ -83,7 +83,7 @@ def make_data(replicas: int, seed: int, train: int = 100, test: int = 2000) -> l
 def batches(replicas: int, points: int, size: int, generator: torch.Generator) -> Tensor:
     """One epoch of indices, (batches, R, size): every replica shuffles for itself."""
     order = torch.rand(replicas, points, generator=generator).argsort(1)
-    return order.unflatten(1, (-1, size)).transpose(0, 1)
+    return order.reshape(replicas, -1, size).transpose(0, 1)
 
 
 @torch.no_grad()
@@ -119,7 +119,7 @@ def train(name: str, data: list[Tensor], epochs: int, seed: int, points: int = 4
             logits = model(x[rows, index])
             loss = binary_cross_entropy_with_logits(logits, y[rows, index], reduction="none").mean(1).sum()
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     residual = max(optimizer.residuals()) if isinstance(optimizer, Langevin) else 0.0
     return {"curve": curve, "model": model, "residual": residual}

@@ -1,0 +1,122 @@
+"""Running a compiled program on the cells of one group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from . import hyper
+from .cell import Cell, State, stacked, state_dtype, unstack_
+from .constraints.base import Phase
+from .flows import LETTERS, is_noisy
+from .lists import Scalar, Tensors, sum_of_squares
+from .scheme import Op, compile_word
+
+StateMap = dict[Tensor, State]
+
+
+def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
+    """One step of the group's word; lr = 0 changes nothing but the count."""
+    h = hyper.time_step(group)
+    scheme = compile_word(group["scheme"])
+    if cells and not (isinstance(h, float) and h == 0.0):
+        owed = group["owed"]
+        if owed is None:
+            owed = h if scheme.starts_owing else 0.0
+        program = scheme.program if is_owed(owed) else scheme.head
+        run_program(group, cells, state, program, h, owed)
+        group["owed"] = h if scheme.tail else 0.0
+    group["step"] += 1
+
+
+def pay_debt(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
+    """Run the letters a rotated word still owes, without ending a step."""
+    tail = compile_word(group["scheme"]).tail
+    if tail and cells and group["owed"] is not None and is_owed(group["owed"]):
+        run_program(group, cells, state, tail, 0.0, group["owed"], ends_step=False)
+        group["owed"] = 0.0
+
+
+def is_owed(owed: Scalar) -> bool:
+    return isinstance(owed, Tensor) or owed != 0.0
+
+
+def run_program(
+    group: dict[str, Any],
+    cells: list[Cell],
+    state: StateMap,
+    program: tuple[Op, ...],
+    h: Scalar,
+    owed: Scalar,
+    ends_step: bool = True,
+) -> None:
+    """Letter by letter over all cells; the thermostat's E sees them together."""
+    physics = hyper.physics(group)
+    thermostat = state[group["params"][0]].get("thermostat")
+    work = [_Work(cell, group, state) for cell in cells]
+    how = (group["foreach"], group["fuse"])
+    draw = 0 if ends_step else -len(program)  # a debt's noise is not that of the step that follows
+    segments = _segments(program)
+    for position, (ops, update) in enumerate(segments):
+        times = [_time(op, h, owed) for op in ops]
+        numbers = [LETTERS[op.letter].numbers(t, physics, thermostat) for op, t in zip(ops, times, strict=True)]
+        word = "".join(op.letter for op in ops)
+        noisy = [is_noisy(letter, physics) for letter in word]
+        last = ends_step and position == len(segments) - 1
+        for part in work:
+            noises = [
+                part.noise(state, letter, (group["seed"], group["step"], draw + i)) if yes else []
+                for i, (letter, yes) in enumerate(zip(word, noisy, strict=True))
+            ]
+            part.cell.run(part.batch, word, part.force, numbers, noises, group["step"], last, how)
+        draw += len(ops)
+        if update is not None:
+            assert thermostat is not None
+            energy = sum_of_squares([m for part in work for m in part.batch.momenta], keep=thermostat.ndim)
+            freedom = sum(cell.degrees_of_freedom() for cell in cells) / thermostat.numel()
+            excess = energy.to(thermostat) - freedom * physics.temperature
+            thermostat.add_(_time(update, h, owed) * physics.coupling * excess)
+    for part in work:
+        part.write_back()
+
+
+class _Work:
+    """A cell during one step: its phase, stacked into batches where the space asks for it."""
+
+    def __init__(self, cell: Cell, group: dict[str, Any], state: StateMap) -> None:
+        self.cell = cell
+        self.phase = cell.phase(state)
+        self.force = self._stack(cell.force(state_dtype(cell.params[0]), group))
+        self.batch = Phase(*map(self._stack, self.phase)) if cell.space.stacks else self.phase
+
+    def _stack(self, tensors: Tensors) -> Tensors:
+        return stacked(tensors) if self.cell.space.stacks else tensors
+
+    def noise(self, state: StateMap, letter: str, key: tuple[int, ...]) -> Tensors:
+        return self._stack(self.cell.noise(state, letter in "LM", key))
+
+    def write_back(self) -> None:
+        if self.cell.space.stacks:
+            for batch, tensors in zip(self.batch, self.phase, strict=True):
+                unstack_(batch, tensors)
+
+
+def _segments(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None]]:
+    """Cut a program at its thermostat updates, which need all cells at once."""
+    segments: list[tuple[tuple[Op, ...], Op | None]] = []
+    ops: list[Op] = []
+    for op in program:
+        if op.letter == "E":
+            segments.append((tuple(ops), op))
+            ops = []
+        else:
+            ops.append(op)
+    return [*segments, (tuple(ops), None)]
+
+
+def _time(op: Op, h: Scalar, owed: Scalar) -> Scalar:
+    """How long a letter acts: what the last step left of it, and its share of this one."""
+    if not op.tail:
+        return op.head * h
+    return op.tail * owed + op.head * h if op.head else op.tail * owed

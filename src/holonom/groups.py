@@ -1,0 +1,100 @@
+"""Groups: checking parameters, landing them on their manifolds and creating their state."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cell import Cell, State, state_dtype
+from .constraints.base import Constraint, Landing
+from .scheme import compile_word
+
+Landings = list[tuple[Constraint, Landing]]
+
+
+def check_params(params: list[Any], known: set[int]) -> None:
+    """Real floating-point tensors, each in one group only; ``known`` holds the ids of those already given."""
+    for p in params:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"parameters must be tensors, got {type(p).__name__}")
+        if id(p) in known:
+            raise ValueError(
+                f"a parameter of shape {tuple(p.shape)} was given twice; each belongs to exactly one group "
+                f"(tied weights are one parameter: model.parameters() lists them once)"
+            )
+        if not p.is_floating_point():
+            raise TypeError(
+                f"a parameter of shape {tuple(p.shape)} is {p.dtype}: holonom moves real floating-point tensors; "
+                f"hold real and imaginary parts as two parameters (torch.view_as_real)"
+            )
+        known.add(id(p))
+
+
+def name_of(group: dict[str, Any], offset: int, index: int) -> str:
+    names = group.get("param_names")
+    return f"'{names[offset]}'" if names else f"parameter {index}"
+
+
+def create_state(group: dict[str, Any], space: Constraint, start: int, state: dict[Tensor, State]) -> Landings:
+    """Land every parameter of a new group and create all of its state; nothing is created later."""
+    scheme = compile_word(group["scheme"])
+    landings: Landings = []
+    for offset, p in enumerate(group["params"]):
+        name = name_of(group, offset, start + offset)
+        space.check(p.detach(), name)
+        if p.numel():
+            landings.append((space, space.land_(space.view(p.detach()), name)))
+        own = state[p] = {}
+        if not scheme.overdamped:
+            own["momentum"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+        elif scheme.word == "M":
+            own["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+        read_slack(space, p, own)
+    if scheme.thermostatted and group["params"]:
+        first, tau = group["params"][0], group["temperature"]
+        shape = tau.shape if isinstance(tau, Tensor) else ()
+        state[first]["thermostat"] = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
+    return landings
+
+
+def read_slack(space: Constraint, p: Tensor, own: State) -> None:
+    """Set the slots to what puts the parameter's present value on the manifold."""
+    values = space.slack(space.view(p.detach()).to(state_dtype(p)))
+    for slot, value in zip(space.slots, values, strict=True):
+        if slot != "slack_momentum" or "momentum" in own:
+            own[slot] = value
+
+
+def take_up_edit(space: Constraint, p: Tensor, name: str, state: dict[Tensor, State], force: bool = False) -> None:
+    """Continue from a parameter that was changed in place, unless its state agrees with it as it is."""
+    if type(space) is Constraint or not p.numel():
+        return
+    cell = Cell(space, [p], [name], [0])
+    if not force and space.holds(cell.phase(state)):
+        return
+    space.land_(space.view(p.detach()), name)
+    read_slack(space, p, state[p])
+    phase = cell.phase(state)
+    if phase.p:
+        space.project_(phase, phase.momenta)
+
+
+def warn_landed(landings: Landings) -> None:
+    """One warning for all parameters that had to be moved."""
+    moved = [(space, landing) for space, landing in landings if landing.moved]
+    if not moved:
+        return
+    parts = []
+    for kind in dict.fromkeys(type(space).__name__ for space, _ in moved):
+        all_of_kind = [landing for space, landing in landings if type(space).__name__ == kind]
+        count, blocks = sum(x.moved for x in all_of_kind), sum(x.blocks for x in all_of_kind)
+        parts.append(f"{kind}: {count:,} of {blocks:,} by up to {max(x.distance for x in all_of_kind):.3g}")
+    warnings.warn(
+        "weights that did not satisfy their constraint were moved to the nearest point that does ("
+        + "; ".join(parts)
+        + "). holonom.init starts on the manifold.",
+        stacklevel=4,
+    )
