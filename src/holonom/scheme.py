@@ -25,7 +25,7 @@ what the textbook's two-gradient form shows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import groupby
 
 from .errors import SchemeError
