@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .constraints import Circle, Constraint, Orthogonal, Sphere
 from .errors import PartitionError
+from .heun import HeunLangevin
 from .optimizer import Langevin
 from .partitions import Groups, Place, hidden, locate, weights
 
@@ -114,10 +115,14 @@ def dhsgd(model: Trainable, lr: float = 0.1, **options: Any) -> Langevin:
     return opt
 
 
-def dhsgdc(model: Trainable, lr: float = 0.1, **options: Any) -> Langevin:
-    """The contractive variant (3.3.2.1): the output layer takes a full gradient step, θ₂ ← θ₂ − h∇₂L."""
+def dhsgdc(model: Trainable, lr: float = 0.1, heun: bool = False, **options: Any) -> Langevin:
+    """The contractive variant (3.3.2.1): the output layer takes a full gradient step, θ₂ ← θ₂ − h∇₂L.
+
+    ``heun`` makes that step second order, for a second gradient: ``step`` then needs a closure.
+    """
     body, head = _parts(model, 2)
-    return Langevin([{**body, "friction": 0.0}, {**head, "scheme": "L"}], lr, **options)
+    kind = HeunLangevin if heun else Langevin
+    return kind([{**body, "friction": 0.0}, {**head, "scheme": "L"}], lr, **options)
 
 
 def adlala(

@@ -1,0 +1,77 @@
+"""Partitions cover every parameter exactly once, and say so when they do not."""
+
+import pytest
+import torch
+from torch import nn
+
+from holonom import Langevin, partition
+from holonom.errors import PartitionError
+from holonom.partitions import biases, first, hidden, locate, output, weights
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)
+    )  # fmt: skip
+
+
+def names(groups: list[dict]) -> list[list[str]]:
+    return [[name for name, _ in group["params"]] for group in groups]
+
+
+def test_by_pattern_type_and_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = partition(model(), {"5.*": {"lr": 0.1}, nn.LayerNorm: {"lr": 0.2}, "rest": {}})
+    assert names(groups) == [
+        ["5.weight", "5.bias"],
+        ["1.weight", "1.bias"],
+        ["0.weight", "0.bias", "3.weight", "3.bias"],
+    ]
+    printed = capsys.readouterr().out
+    assert "group 0 ('5.*'): 2 tensors, 18 parameters; lr=0.1" in printed
+    assert "3.weight" in printed
+    assert "8×8" in printed
+
+
+def test_by_place() -> None:
+    rules = {weights: {}, biases: {}}
+    assert names(partition(model(), rules, verbose=False))[0] == ["0.weight", "3.weight", "5.weight"]
+    rules = {first: {}, hidden: {}, output: {}}
+    got = names(partition(model(), rules, verbose=False))
+    assert got == [["0.weight", "0.bias", "1.weight", "1.bias"], ["3.weight", "3.bias"], ["5.weight", "5.bias"]]
+
+
+def test_a_tuple_means_any_of() -> None:
+    groups = partition(model(), {(nn.LayerNorm, "*.bias"): {}, "rest": {}}, verbose=False)
+    assert names(groups)[1] == ["0.weight", "3.weight", "5.weight"]
+
+
+def test_groups_go_straight_into_the_optimizer() -> None:
+    net = model()
+    opt = Langevin(partition(net, {weights: {"friction": 2.0}, biases: {}}, verbose=False), lr=0.1)
+    assert opt.param_groups[0]["friction"] == 2.0
+    assert opt.param_groups[0]["param_names"] == ["0.weight", "3.weight", "5.weight"]
+
+
+def test_missing_double_and_idle_rules_fail_loudly() -> None:
+    with pytest.raises(PartitionError, match=r"no rule claims .*'0.bias'.*'rest'"):
+        partition(model(), {weights: {}}, verbose=False)
+    with pytest.raises(PartitionError, match=r"claimed twice, '0.weight' by weights and '0\.\*'"):
+        partition(model(), {weights: {}, "0.*": {}, "rest": {}}, verbose=False)
+    with pytest.raises(PartitionError, match=r"'decoder\.\*' claims no parameter"):
+        partition(model(), {"decoder.*": {}, "rest": {}}, verbose=False)
+    with pytest.raises(PartitionError, match="a rule's key must be"):
+        partition(model(), {3: {}}, verbose=False)
+
+
+def test_shared_parameters_count_once() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[1].weight = net[0].weight
+    assert [place.name for place in locate(net)] == ["0.weight", "0.bias", "1.bias"]
+    assert len(partition(net, {"rest": {}}, verbose=False)[0]["params"]) == 3
+
+
+def test_norm_weights_are_not_matrices() -> None:
+    places = {place.name: place for place in locate(model())}
+    assert biases(places["1.weight"])
+    assert places["1.weight"].layer == 0
+    assert torch.equal(places["5.bias"].parameter, places["5.bias"].module.bias)

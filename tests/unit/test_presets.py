@@ -1,0 +1,138 @@
+"""Presets are compositions: the word, the groups and the numbers the papers name."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holonom import Langevin, presets
+from holonom.errors import PartitionError
+from tests import oracle
+
+
+def perceptron(hidden: int = 1) -> nn.Sequential:
+    torch.manual_seed(0)
+    sizes = [2, *[8] * hidden, 1]
+    layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.Tanh())]
+    return nn.Sequential(*layers[:-1])
+
+
+WORDS = {
+    "sgld": ["L"],
+    "baoab_limit": ["M"],
+    "langevin": ["BAOAB"],
+    "langevin_in_layers": ["BAOAB", "BAOAB"],
+    "lol": ["BAOAB", "BAOAB"],
+    "dhsgd": ["BAOAB", "BAOAB"],
+    "dhsgdc": ["BAOAB", "L"],
+    "adaptive_langevin": ["BACDEDCAB"],
+    "adlala": ["BACDEDCAB", "BAOAB"],
+    "c_cola_od": ["L", "L"],
+    "c_cola_ud": ["ABO", "ABO"],
+    "s_cola_od": ["L", "L"],
+    "s_cola_ud": ["ABO", "ABO"],
+}
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+@pytest.mark.parametrize(("name", "words"), WORDS.items())
+def test_preset_words(name: str, words: list[str]) -> None:
+    opt = getattr(presets, name)(perceptron())
+    assert [group["scheme"] for group in opt.param_groups] == words
+    assert sum(len(group["params"]) for group in opt.param_groups) == 4
+
+
+@pytest.mark.parametrize("name", ["o_cola_od", "o_cola_ud"])
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_orthogonal_presets_leave_first_and_last_layer_free(name: str) -> None:
+    opt = getattr(presets, name)(perceptron(hidden=3))
+    constrained = [n for g in opt.param_groups if g["constraint"] != "Free()" for n in g["param_names"]]
+    assert constrained == ["2.weight", "4.weight"]
+    with pytest.raises(PartitionError, match="layers='all'"):
+        getattr(presets, name)(perceptron())
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_radius_per_layer() -> None:
+    opt = presets.c_cola_od(perceptron(), radius=(1.0, 5.0))
+    radii = {g["constraint"]: g["param_names"] for g in opt.param_groups}
+    assert radii == {
+        "Circle(radius=1.0, margin=0.001)": ["0.weight"],
+        "Circle(radius=5.0, margin=0.001)": ["2.weight"],
+        "Free()": ["0.bias", "2.bias"],
+    }
+    with pytest.raises(PartitionError, match="3 radii for 2 layers"):
+        presets.c_cola_od(perceptron(), radius=(1.0, 2.0, 3.0))
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_kernels_are_read_as_matrices() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
+    opt = presets.o_cola_od(model)
+    assert "view='conv'" in opt.param_groups[1]["constraint"]
+    assert max(opt.residuals()) < 1e-6
+    spheres = presets.s_cola_ud(model, slack=False)
+    assert max(spheres.residuals()) < 1e-6
+
+
+def test_lol_and_adlala_numbers() -> None:
+    lol = presets.lol(perceptron())
+    assert [g["friction"] for g in lol.param_groups] == [0.01, math.inf]
+    assert [g["temperature"] for g in lol.param_groups] == [1e-3, 0.0]
+    adlala = presets.adlala(perceptron())
+    assert adlala.param_groups[0]["coupling"] == 0.1
+    assert adlala.param_groups[1]["friction"] == 0.1
+    assert [g["param_names"] for g in adlala.param_groups] == [["0.weight", "0.bias"], ["2.weight", "2.bias"]]
+
+
+def test_parts_of_deeper_models() -> None:
+    opt = presets.langevin_in_layers(perceptron(3), frictions=(0.0, 1.0, 2.0), temperatures=(0.0, 1e-5, 1e-6))
+    names = [g["param_names"] for g in opt.param_groups]
+    assert names == [["0.weight", "0.bias", "2.weight", "2.bias"], ["4.weight", "4.bias"], ["6.weight", "6.bias"]]
+
+
+def test_two_part_methods_take_two_groups() -> None:
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    opt = presets.lol([[a], {"params": [b], "weight_decay": 0.1}])
+    assert opt.param_groups[1]["weight_decay"] == 0.1
+    assert opt.param_groups[1]["friction"] == math.inf
+    with pytest.raises(PartitionError, match="2 parts"):
+        presets.lol([a, b])
+    with pytest.raises(PartitionError, match="1 layer"):
+        presets.lol(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", ["dhsgd", "dhsgdc"])
+def test_dissipated_hamiltonian_presets_equal_the_equations(name: str) -> None:
+    """(3.27)-(3.30) from the first step on, on a coupled nonlinear function of two parts."""
+    start = np.array([0.4, -0.7, 0.9, 0.2, -0.5])
+    matrix = np.diag([2.0, 1.0, 3.0, 1.0, 2.0]) + np.diag([0.3, 0.2, 0.5, 0.1], 1) + np.diag([0.3, 0.2, 0.5, 0.1], -1)
+
+    def grad(q: np.ndarray) -> np.ndarray:
+        return matrix @ q + q**3
+
+    first, second = (nn.Parameter(torch.tensor(part)) for part in (start[:3], start[3:]))
+    opt = getattr(presets, name)([[first], [second]], lr=0.2)
+    q, p = start, np.zeros(3)
+    for _ in range(20):
+        g = torch.tensor(grad(np.concatenate([first.detach().numpy(), second.detach().numpy()])))
+        first.grad, second.grad = g[:3].clone(), g[3:].clone()
+        opt.step()
+        q, p = getattr(oracle, name)(q, p, grad, 0.2, 3)
+        np.testing.assert_allclose(np.concatenate([first.detach(), second.detach()]), q, rtol=0, atol=1e-12)
+
+
+def test_like_sgd_converts_and_refuses() -> None:
+    p = nn.Parameter(torch.ones(2))
+    opt = Langevin.like_sgd([p], lr=0.04, momentum=0.9)
+    group = opt.param_groups[0]
+    assert group["lr"] == pytest.approx(0.2)
+    assert math.exp(-group["friction"] * group["lr"]) == pytest.approx(0.9)
+    assert Langevin.like_sgd([nn.Parameter(torch.ones(2))], lr=0.04).param_groups[0]["friction"] == math.inf
+    with pytest.raises(ValueError, match="momentum"):
+        Langevin.like_sgd([p], lr=0.1, momentum=1.0)
+    with pytest.raises(ValueError, match="lr must be positive"):
+        Langevin.like_sgd([p], lr=0.0)

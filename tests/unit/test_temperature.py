@@ -1,0 +1,114 @@
+"""Temperature: its definition against mean losses, its schedules, and simulated tempering."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import holonom
+from holonom import Langevin, SimulatedTempering, TemperatureSchedule, annealing, cycling
+
+
+def optimizer(temperature: float = 1e-3, **options: object) -> Langevin:
+    return Langevin([nn.Parameter(torch.zeros(4))], 0.1, temperature=temperature, **options)
+
+
+def test_posterior_temperature_and_prior() -> None:
+    assert holonom.posterior_temperature(50) == 1 / 50
+    assert holonom.posterior_temperature(50, cold=0.1) == pytest.approx(0.002)
+    assert holonom.prior_weight_decay(50, std=2.0) == pytest.approx(1 / 200)
+    for bad in (lambda: holonom.posterior_temperature(0), lambda: holonom.prior_weight_decay(10, 0.0)):
+        with pytest.raises(ValueError, match="num_data must be"):
+            bad()
+
+
+def test_mean_loss_samples_the_bayes_posterior() -> None:
+    """N observations of unit variance, prior N(0, s²): the posterior is N(Σy/(N + 1/s²), 1/(N + 1/s²)) exactly.
+
+    The loss is the *mean* negative log-likelihood ½(q − y)². BAOAB samples Gaussians without bias, so
+    20,000 chains after burn-in give mean and variance to about three standard errors of 1/√20000.
+    """
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randn(10, generator=generator, dtype=torch.float64) + 1
+    s = 0.7
+    q = nn.Parameter(torch.zeros(20_000, dtype=torch.float64))
+    opt = Langevin(
+        [q], 0.5, temperature=holonom.posterior_temperature(10), weight_decay=holonom.prior_weight_decay(10, s)
+    )
+    for _ in range(60):
+        q.grad = q.detach() - y.mean()
+        opt.step()
+    precision = 10 + 1 / s**2
+    assert q.mean().item() == pytest.approx(y.sum().item() / precision, abs=4 / math.sqrt(precision * 20_000))
+    assert q.var().item() == pytest.approx(1 / precision, rel=4 * math.sqrt(2 / 20_000))
+
+
+@pytest.mark.parametrize(
+    ("shape", "middle"), [("linear", 0.55), ("cosine", 0.55), ("exponential", math.sqrt(0.1))]
+)  # fmt: skip
+def test_annealing_shapes(shape: str, middle: float) -> None:
+    factor = annealing(10, end=0.1, shape=shape)
+    assert [factor(0), factor(5), factor(10), factor(25)] == pytest.approx([1.0, middle, 0.1, 0.1])
+
+
+def test_schedule_sets_every_group_and_resumes() -> None:
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    opt = Langevin([{"params": [a], "temperature": 1e-2}, {"params": [b], "temperature": 1e-4}], 0.1)
+    schedule = TemperatureSchedule(opt, annealing(4, shape="linear"))
+    assert schedule.get_last_temperature() == [1e-2, 1e-4]
+    for _ in range(2):
+        schedule.step()
+    assert schedule.get_last_temperature() == pytest.approx([5e-3, 5e-5])
+    fresh = TemperatureSchedule(opt, annealing(4, shape="linear"))
+    fresh.load_state_dict(schedule.state_dict())
+    fresh.step()
+    assert fresh.get_last_temperature() == pytest.approx([2.5e-3, 2.5e-5])
+    for _ in range(9):
+        fresh.step()
+    assert fresh.get_last_temperature() == [0.0, 0.0]
+
+
+def test_cycles_return() -> None:
+    factor = cycling(10, low=0.2)
+    assert factor(0) == factor(10) == 1.0
+    assert factor(9) < 0.25
+
+
+def test_bad_schedules() -> None:
+    with pytest.raises(ValueError, match="never reaches 0"):
+        annealing(10, shape="exponential")
+    with pytest.raises(ValueError, match="shape must be one of"):
+        annealing(10, shape="cubic")
+    with pytest.raises(ValueError, match="must be at least 0"):
+        TemperatureSchedule(optimizer(), lambda step: -1.0)
+    with pytest.raises(ValueError, match="rising temperatures"):
+        SimulatedTempering(optimizer(), [1.0, 0.5])
+
+
+def test_simulated_tempering_visits_both_wells_and_resumes() -> None:
+    """A double well 8(x² − 1)² that a chain at τ = 0.4 never leaves; on the ladder it crosses."""
+
+    def run(ladder: list[float], steps: int = 4000) -> tuple[set[bool], SimulatedTempering]:
+        x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+        opt = Langevin([x], 0.1, friction=1.0, temperature=ladder[0])
+        tempering = SimulatedTempering(opt, ladder, every=5)
+        seen = set()
+        for _ in range(steps):
+            value = x.item()
+            x.grad = torch.tensor([32 * value * (value**2 - 1)], dtype=torch.float64)
+            opt.step()
+            if len(ladder) > 2:
+                tempering.step(8 * (x.item() ** 2 - 1) ** 2)
+            if tempering.rung == 0:
+                seen.add(x.item() > 0)
+        return seen, tempering
+
+    assert run([0.4, 0.8])[0] == {True}
+    seen, tempering = run([0.4, 1.0, 2.5, 6.0])
+    assert seen == {True, False}
+    assert all(visits > 50 for visits in tempering.visits)
+    again = SimulatedTempering(optimizer(), tempering.ladder, every=5)
+    again.load_state_dict(tempering.state_dict())
+    assert again.rung == tempering.rung
+    assert again.optimizer.param_groups[0]["temperature"] == tempering.ladder[tempering.rung]
