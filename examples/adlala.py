@@ -1,4 +1,4 @@
-"""AdLaLa against Adam on a four-turn spiral (thesis Fig. 3.10): a thermostat for the hidden layer.
+"""AdLaLa against Adam on a four-turn spiral, the start of thesis Fig. 3.10: a thermostat for the hidden layer.
 
 The hidden layer is kept at its temperature by adaptive friction, whatever the minibatch noise; the
 output layer follows Langevin dynamics.
@@ -11,7 +11,7 @@ import holonom
 from holonom.data import spirals
 
 
-def train(make: str, steps: int = 8000) -> tuple[float, torch.optim.Optimizer]:
+def train(make: str, steps: int = 4000) -> tuple[float, torch.optim.Optimizer]:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
     x, y = spirals(1000, turns=4, scale=2, noise=0.02, generator=generator)
@@ -32,6 +32,6 @@ def train(make: str, steps: int = 8000) -> tuple[float, torch.optim.Optimizer]:
 if __name__ == "__main__":
     for name in ("Adam", "AdLaLa"):
         accuracy, optimizer = train(name)
-        print(f"{name:>7}: test accuracy {accuracy:.3f} after 8,000 steps of 20 points")
+        print(f"{name:>7}: test accuracy {accuracy:.3f} after 4,000 steps of 20 points")
     hidden, output = optimizer.temperatures()
     print(f"kinetic temperatures: hidden layer {hidden:.1e}, output layer {output:.1e} (target 1.0e-04)")

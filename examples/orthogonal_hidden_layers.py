@@ -1,7 +1,7 @@
 """Hidden layers that stay orthogonal while they train, without touching the model.
 
-A seven-layer ReLU network on a tightly wound spiral (paper Fig. 4). Plain SGD loses the signal in
-the depth; with orthogonal hidden weights gradients keep their size.
+A nine-layer ReLU network on a wound spiral (paper Fig. 4). Plain SGD loses the signal in the depth;
+with orthogonal hidden weights gradients keep their size.
 """
 
 import itertools
@@ -16,14 +16,14 @@ from holonom.partitions import hidden, weights
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    sizes = [2, *[64] * 6, 1]
+    sizes = [2, *[64] * 8, 1]
     layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1500) -> float:
     generator = torch.Generator().manual_seed(1)
-    x, y = spirals(500, turns=2, scale=2, noise=0.02, generator=generator)
+    x, y = spirals(500, turns=3, scale=2, noise=0.02, generator=generator)
     for _ in range(steps):
         batch = torch.randint(len(x), (25,), generator=generator)
         optimizer.zero_grad()

@@ -9,7 +9,7 @@ from torch import nn
 
 import holonom
 
-CHAINS, HIDDEN, POINTS, NOISE = 16, 20, 40, 0.1
+CHAINS, HIDDEN, POINTS, NOISE = 16, 10, 40, 0.4
 
 if __name__ == "__main__":
     generator = torch.Generator().manual_seed(0)
@@ -25,14 +25,14 @@ if __name__ == "__main__":
 
     optimizer = holonom.Langevin(
         parameters,
-        lr=0.02,
-        friction=1.0,
+        lr=0.1,
+        friction=0.3,
         temperature=holonom.posterior_temperature(POINTS),
         weight_decay=holonom.prior_weight_decay(POINTS, std=1.0),
     )
-    recorder = holonom.Recorder(every=20, warmup=2000, chains=CHAINS)
+    recorder = holonom.Recorder(every=10, warmup=1000, chains=CHAINS)
     where = torch.tensor([-4.0, -1.5, 0.0, 1.5, 4.0])
-    for _ in range(8000):
+    for _ in range(4000):
         loss = ((predict(x) - y) ** 2 / (2 * NOISE**2)).mean(1).sum()
         optimizer.zero_grad()
         loss.backward()
