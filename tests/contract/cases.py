@@ -29,7 +29,7 @@ SPACES: dict[str, Constraint | None] = {
     "sphere": Sphere(2.0),
     "sphere-fixed": Sphere(1.0, slack=False),
     "orthogonal": Orthogonal(),
-    "orthogonal-k3": Orthogonal(iterations=3),
+    "orthogonal-k1": Orthogonal(iterations=1),
     "levelset": LevelSet(norm_is_root_three),
     "levelset-old": LevelSet(norm_is_root_three, direction="old"),
     "levelset-slack": LevelSet(norm_is_below_two, slack=True),
@@ -64,7 +64,7 @@ WORDS = {
     "sphere": "BAOAB ABO L BACDEDCAB",
     "sphere-fixed": "OBA L",
     "orthogonal": "BAOAB ABO L BACDEDCAB",
-    "orthogonal-k3": "OBA L",
+    "orthogonal-k1": "OBA L",
     "levelset": "BAOAB L",
     "levelset-old": "L",
     "levelset-slack": "OBA L",
@@ -141,8 +141,8 @@ def snapshot(net: nn.Module, opt: Langevin) -> dict[str, Any]:
     return seen
 
 
-def counters(opt: Langevin) -> list[tuple[int, float]]:
-    return [(group["step"], float(group["owed"])) for group in opt.param_groups]
+def counters(opt: Langevin) -> list[tuple[Any, Any]]:
+    return [(group["step"], group["owed"]) for group in opt.param_groups]
 
 
 def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:

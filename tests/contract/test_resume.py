@@ -41,9 +41,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(case, first):
 def test_state_is_complete_before_the_first_step(case):
     def layout(opt):
         saved = opt.state_dict()
-        state = {
-            (i, slot): (x.shape, x.dtype, x.stride()) for i, s in saved["state"].items() for slot, x in s.items()
-        }
+        state = {(i, slot): (x.shape, x.dtype, x.stride()) for i, s in saved["state"].items() for slot, x in s.items()}
         return state, [sorted(group) for group in saved["param_groups"]]
 
     net, opt = build(case)
@@ -97,7 +95,7 @@ def test_a_deep_copy_of_the_optimizer_alone_has_its_own_parameters(case):
 
 
 def test_a_copy_keeps_what_was_set_on_the_optimizer():
-    net, opt = build(Case("BAOAB", "free"))
+    _, opt = build(Case("BAOAB", "free"))
     opt.guard_gradients = False
     assert copy.deepcopy(opt).guard_gradients is False
     assert pickle.loads(pickle.dumps(opt)).guard_gradients is False

@@ -152,12 +152,10 @@ def test_other_words(normals, rng, word, slack):
     agree(setup.optimizer, each(slope), steps, setup.read, stepsizes=STEPSIZES)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.02])
 @pytest.mark.parametrize("slack", [False, True])
-@pytest.mark.parametrize("layout", ["vector", "batch"])
+@pytest.mark.parametrize(("name", "layout", "temperature"), [("ellipsoid", "vector", 0.0), ("curve", "batch", 0.02)])
 @pytest.mark.parametrize("direction", ["old", "new"])
-@pytest.mark.parametrize("name", SETS)
-def test_overdamped_step(normals, rng, name, direction, layout, slack, temperature):
+def test_overdamped_step(normals, rng, direction, name, layout, temperature, slack):
     """(4.41) along the gradients at the old point, (4.42) at the new one."""
     setup = Setup(rng, name, layout, slack, "L", direction, temperature=temperature)
     one_step = {"old": oracle.level_set_od_along_old, "new": oracle.level_set_od_along_new}[direction]
@@ -168,16 +166,16 @@ def test_overdamped_step(normals, rng, name, direction, layout, slack, temperatu
 
         return setup.per_block(one, state[0], setup.slope(state[0]), setup.draw(normals))
 
-    stepsizes = (0.02, 0.05, 0.03, 0.04)
+    stepsizes = (0.02, 0.05, 0.03)
     agree(setup.optimizer, each(slope), repeat(step, setup.read(), stepsizes), setup.read, stepsizes=stepsizes)
 
 
 @pytest.mark.parametrize("slack", [False, True])
 @pytest.mark.parametrize("word", ["BAOAB", "L"])
 def test_residual_and_cotangency_stay_at_rounding(normals, rng, word, slack):
-    setup = Setup(rng, "curve", "batch", slack, word, **WARM)
+    setup = Setup(rng, "curve", "batch", slack, word, "old", **WARM)
     setup.optimizer.param_groups[0]["lr"] = 0.05
-    for _ in range(20):
+    for _ in range(5):
         setup.param.grad = torch.from_numpy(slope(array(setup.param)))
         setup.optimizer.step()
         assert setup.optimizer.residuals()[0] < 1e-13

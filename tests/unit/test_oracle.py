@@ -214,7 +214,8 @@ def test_level_set_returns_solve_their_equations(rng):
 @pytest.mark.parametrize("shape", [(7, 4), (5, 5), (3, 6)])
 def test_orthogonal_steps_converge_to_orthogonal_matrices(rng, shape):
     q, transposed = oracle.tall(rng.standard_normal(shape))
-    assert transposed == (shape == (3, 6)) and q.shape == (max(shape), min(shape))
+    assert transposed == (shape == (3, 6))
+    assert q.shape == (max(shape), min(shape))
     q, _ = np.linalg.qr(q)
     eye = np.eye(min(shape))
     p = oracle.orthogonal_project(q, rng.standard_normal(q.shape))

@@ -131,7 +131,8 @@ def test_adlala(normals, q, synchronize):
 def test_langevin_in_layers(normals, q, word):
     """(3.25): own γ and τ in every part."""
     friction, temperature = np.repeat([0.4, 2.0], (SPLIT, 4)), np.repeat([0.3, 0.05], (SPLIT, 4))
-    run = Run(q, {"scheme": word, "friction": 0.4, "temperature": 0.3}, {"scheme": word, "friction": 2.0, "temperature": 0.05})
+    groups = [{"scheme": word, "friction": f, "temperature": t} for f, t in ((0.4, 0.3), (2.0, 0.05))]
+    run = Run(q, *groups)
 
     def step(state, h):
         return oracle.run_word(word, *state, gradient, h, friction, temperature, [draw(normals)])[:2]

@@ -1,0 +1,216 @@
+"""On a GPU: state lives there, nothing is read back during a step, bad gradients are masked on the device."""
+
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from holonom import Langevin, fuse
+from holonom.constraints import Circle, Sphere
+from holonom.errors import NonFiniteGradientError
+
+from .cases import CASES, Case, Net, assert_equal, backward, build, every_case, few_cases, snapshot, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+QUIET = [Case(word, space) for space in ("free", "circle", "sphere", "orthogonal") for word in ("BAOAB", "L")]
+QUIET += [case for case in CASES if case.thermostatted] + [Case("OBA", "circle-radii"), Case("M", "free")]
+
+
+@contextmanager
+def no_reading_back():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def on_device(case, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fixed sphere's rows are unit on the host, to another rounding
+        return build(case, device="cuda", **options)
+
+
+@every_case
+def test_state_lives_where_the_parameters_live(case):
+    net, opt = on_device(case)
+    train(net, opt, 3)
+    assert all(x.is_cuda and x.isfinite().all() for x in snapshot(net, opt).values())
+    if case.space != "orthogonal-k1":  # one iteration leaves what it leaves
+        assert opt.residuals()[0] < 1e-4
+
+
+@pytest.mark.parametrize("lr", ["float", "tensor"])
+@pytest.mark.parametrize("case", QUIET, ids=str)
+def test_a_step_never_waits_for_the_device(case, lr):
+    net, opt = on_device(case, lr=0.1 if lr == "float" else torch.tensor(0.1, device="cuda"))
+    train(net, opt, 2)
+    for _ in range(3):
+        backward(net, opt)
+        with no_reading_back():
+            opt.step()
+    opt.check()
+
+
+@every_case
+def test_a_gradient_that_is_not_finite_is_masked_on_the_device_and_reported(case):
+    net, opt = on_device(case)
+    train(net, opt, 2)
+    before = snapshot(net, opt)
+    for value in (float("nan"), float("inf")):
+        backward(net, opt)
+        net.down.grad[1, 2] = value
+        opt.step()
+        assert_equal(snapshot(net, opt), before)
+    with pytest.raises(NonFiniteGradientError, match="2 step"):
+        opt.check()
+    opt.check()
+    train(net, opt, 2)
+    assert all(x.isfinite().all() for x in snapshot(net, opt).values())
+    assert not torch.equal(net.up, before["up"])
+    opt.check()
+
+
+def test_the_thermostat_is_masked_too_when_its_parameter_has_no_gradient():
+    net, opt = on_device(Case("BACDEDCAB", "free"))
+    train(net, opt, 2)
+    before = opt.state[net.up]["thermostat"].clone()
+    backward(net, opt)
+    net.up.grad = None
+    net.mid.grad.fill_(float("nan"))
+    opt.step()
+    assert torch.equal(opt.state[net.up]["thermostat"], before)
+
+
+@pytest.mark.parametrize("ask", [Langevin.state_dict, Langevin.residuals])
+def test_saving_or_looking_says_what_was_masked(ask):
+    net, opt = on_device(Case("BAOAB", "free"))
+    backward(net, opt)
+    net.up.grad.fill_(float("nan"))
+    opt.step()
+    with pytest.warns(UserWarning, match="1 step"):
+        ask(opt)
+
+
+@every_case
+def test_a_rate_on_the_device_is_the_same_rate(case):
+    net, opt = on_device(case, lr=0.125)
+    other, other_opt = on_device(case, lr=torch.tensor(0.125, device="cuda"))
+    for rate in (0.125, 0.0625, 0.03125):
+        opt.param_groups[0]["lr"] = rate
+        other_opt.param_groups[0]["lr"].fill_(rate)  # in place, as torch's schedulers do
+        train(net, opt, 1)
+        train(other, other_opt, 1)
+    torch.testing.assert_close(snapshot(other, other_opt), snapshot(net, opt), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.space != "orthogonal-k1"], ids=str)
+def test_a_rate_of_zero_on_the_device_changes_nothing_but_roundings(case):
+    net, opt = on_device(case, lr=torch.tensor(0.1, device="cuda"))
+    train(net, opt, 2)
+    before = snapshot(net, opt)
+    opt.param_groups[0]["lr"].zero_()
+    backward(net, opt)
+    opt.step()
+    after = snapshot(net, opt)
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.detach(), before[name], rtol=1e-5, atol=1e-5)
+    assert all(x.isfinite().all() for x in after.values())
+
+
+@every_case
+def test_a_run_resumed_on_the_device_equals_the_uninterrupted_one(case):
+    net, opt = on_device(case)
+    train(net, opt, 3)
+    saved = {"net": net.state_dict(), "opt": opt.state_dict()}
+    fresh, fresh_opt = on_device(case, init=1)
+    fresh.load_state_dict(saved["net"])
+    fresh_opt.load_state_dict(saved["opt"])
+    train(net, opt, 3)
+    train(fresh, fresh_opt, 3)
+    assert_equal(snapshot(fresh, fresh_opt), snapshot(net, opt))
+
+
+@few_cases
+def test_a_checkpoint_from_the_host_goes_on_on_the_device(case):
+    host, host_opt = build(case)
+    train(host, host_opt, 2)
+    net, opt = on_device(case, init=1)
+    net.load_state_dict(host.state_dict())
+    opt.load_state_dict(host_opt.state_dict())
+    assert all(x.is_cuda for x in snapshot(net, opt).values())
+    train(net, opt, 1)
+
+
+@few_cases
+def test_no_generator_of_the_device_is_moved(case):
+    before = torch.cuda.get_rng_state()
+    train(*on_device(case), 2)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_a_model_moved_to_the_device_under_the_optimizer_is_refused_by_name():
+    net, opt = build(Case("BAOAB", "circle"))
+    net.cuda()
+    with pytest.raises((RuntimeError, TypeError), match=r"'up'.*cpu.*cuda"):
+        train(net, opt, 1)
+
+
+def test_empty_tensors_are_carried_along_on_the_device():
+    params = [torch.nn.Parameter(torch.zeros(shape, device="cuda")) for shape in ((0, 3), (2, 3))]
+    opt = Langevin(params, 0.1, constraint=Circle(1.0), temperature=0.01)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    opt.step()
+    opt.check()
+    assert params[1].isfinite().all()
+
+
+@few_cases
+def test_a_grad_scaler_skips_what_overflowed(case):
+    net, opt = on_device(case)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+    before = snapshot(net, opt)
+    for bad in (True, False):
+        opt.zero_grad()
+        scaler.scale((net(torch.ones(2, 3, device="cuda")) - 1).square().mean()).backward()
+        if bad:
+            net.mid.grad[0, 0] = float("inf")
+        scaler.step(opt)
+        scaler.update()
+        assert torch.equal(net.up, before["up"]) == bad
+    opt.check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("space", [None, Circle(1.0), Sphere(9.0)], ids=["free", "circle", "sphere"])
+def test_the_compiled_step_is_the_same_step_on_the_device(dtype, space, monkeypatch):
+    monkeypatch.setattr(fuse, "_broken", False)
+    results = []
+    for compiled in (True, False):
+        q = torch.nn.Parameter(torch.linspace(-0.5, 0.5, 128 * 128, device="cuda", dtype=dtype).reshape(128, 128))
+        opt = Langevin([q], 0.1, scheme="OBA", constraint=space, temperature=0.01, fuse=compiled)
+        for step in range(10):
+            q.grad = q.detach().sin()
+            if step > 1:
+                with no_reading_back():
+                    opt.step()
+            else:
+                opt.step()
+        opt.check()
+        assert fuse.available()
+        results.append(q.detach())
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=5e-6 if dtype == torch.float32 else 1e-12)
+
+
+def test_host_and_device_parameters_may_share_an_optimizer():
+    host, device = Net(), Net().cuda()
+    opt = Langevin([{"params": list(host.parameters())}, {"params": list(device.parameters())}], 0.1, temperature=0.01)
+    for p in (*host.parameters(), *device.parameters()):
+        p.grad = torch.ones_like(p)
+    opt.step()
+    opt.check()
+    assert all(p.isfinite().all() for p in (*host.parameters(), *device.parameters()))

@@ -1,0 +1,70 @@
+"""Two processes under DistributedDataParallel, each with its own data: noise and weights stay bit-equal."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+from holonom import Langevin
+
+from .cases import Case, Net, snapshot
+
+pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs torch with gloo")
+
+CASES = [Case("BAOAB", "free"), Case("BACDEDCAB", "circle"), Case("OBA", "sphere"), Case("L", "orthogonal")]
+ORDERS = ["model first", "optimizer first"]
+RANKS = 2
+
+
+def run(case: Case, order: str, rank: int) -> dict[str, torch.Tensor]:
+    """Ranks start apart; DistributedDataParallel copies rank 0's weights, in place, when it wraps the model."""
+    net = Net(case.space, init=rank)
+    if order == "model first":
+        wrapped = DistributedDataParallel(net)
+    opt = Langevin(net.named_parameters(), 0.1, scheme=case.scheme, temperature=0.01, constraint=case.constraint)
+    if order == "optimizer first":
+        wrapped = DistributedDataParallel(net)
+    generator = torch.Generator().manual_seed(100 + rank)
+    for _ in range(5):
+        opt.zero_grad()
+        x, y = torch.randn(8, 3, generator=generator), torch.randn(8, 4, generator=generator)
+        (wrapped(x) - y).square().mean().backward()
+        opt.step()
+    return snapshot(net, opt)
+
+
+def worker(rank: int, folder: str) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+    results = {f"{case} {order}": run(case, order, rank) for case in CASES for order in ORDERS}
+    torch.save(results, f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(worker, args=(str(folder),), nprocs=RANKS)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_ranks_stay_bit_equal(ranks, case, order):
+    first, second = (results[f"{case} {order}"] for results in ranks)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+        assert first[name].isfinite().all()
+    assert not torch.equal(first["up"], Net(case.space).up)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_order_of_wrapping_and_building_does_not_matter(ranks, case):
+    for results in ranks:
+        for name, value in results[f"{case} {ORDERS[0]}"].items():
+            torch.testing.assert_close(results[f"{case} {ORDERS[1]}"][name], value, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,115 @@
+"""Half and double precision: what is kept in which dtype, before and after loading."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from holonom import Langevin
+from holonom.constraints import Orthogonal
+
+from .cases import CASES, Case, assert_equal, build, counters, every_case, snapshot, train
+
+HALVES = [torch.bfloat16, torch.float16]
+every_half = pytest.mark.parametrize("dtype", HALVES, ids=["bf16", "fp16"])
+
+
+def converted(case, dtype, **options):
+    """In another precision the weights are landed once more, with a warning that is not the point here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build(case, dtype=dtype, **options)
+
+
+@every_case
+@every_half
+def test_half_precision_weights_have_single_precision_state(case, dtype):
+    net, opt = converted(case, dtype)
+
+    def dtypes():
+        return {x.dtype for slots in opt.state.values() for x in slots.values()} - {torch.float32}
+
+    assert not dtypes()
+    before = net.up.detach().clone()
+    train(net, opt, 3)
+    assert not dtypes()
+    assert all(p.dtype == dtype and p.isfinite().all() for p in net.parameters())
+    assert not torch.equal(net.up, before)
+    if case.space != "orthogonal-k1":  # one iteration leaves what it leaves
+        assert opt.residuals()[0] < 16 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.scheme in ("BAOAB", "L")], ids=str)
+@every_half
+def test_a_resumed_half_precision_run_equals_the_uninterrupted_one(case, dtype):
+    net, opt = converted(case, dtype)
+    train(net, opt, 2)
+    fresh, fresh_opt = converted(case, dtype, init=1)
+    fresh.load_state_dict(net.state_dict())
+    fresh_opt.load_state_dict(opt.state_dict())
+    assert all(x.dtype == torch.float32 for slots in fresh_opt.state.values() for x in slots.values())
+    train(net, opt, 3)
+    train(fresh, fresh_opt, 3)
+    assert_equal(snapshot(fresh, fresh_opt), snapshot(net, opt))
+    assert counters(fresh_opt) == counters(opt)
+
+
+@every_case
+def test_double_precision_is_double_throughout(case):
+    net, opt = converted(case, torch.float64)
+    train(net, opt, 3)
+    assert {x.dtype for x in snapshot(net, opt).values()} == {torch.float64}
+
+
+@pytest.mark.parametrize("space", ["free", "circle", "sphere", "orthogonal"])
+def test_a_checkpoint_of_another_precision_becomes_this_ones(space):
+    """As torch.optim does: state follows the parameters it is loaded for."""
+    double, double_opt = converted(Case("BAOAB", space), torch.float64)
+    train(double, double_opt, 2)
+    net, opt = build(Case("BAOAB", space))
+    net.load_state_dict(double.state_dict())
+    opt.load_state_dict(double_opt.state_dict())
+    assert {x.dtype for x in snapshot(net, opt).values()} == {torch.float32}
+    train(net, opt, 2)
+    train(double, double_opt, 2)
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.double(), double.get_parameter(name), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("space", ["free", "circle", "sphere", "orthogonal"])
+@pytest.mark.parametrize("started", [False, True], ids=["before any step", "after a step"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_model_converted_under_the_optimizer_is_refused_by_name(space, started, dtype):
+    net, opt = build(Case("BAOAB", space))
+    train(net, opt, int(started))
+    net.to(dtype)
+    with pytest.raises((RuntimeError, TypeError), match=rf"'up'.*float32.*{str(dtype).removeprefix('torch.')}"):
+        train(net, opt, 1)
+
+
+def test_a_model_laid_out_anew_under_the_optimizer_is_refused_or_still_moves():
+    """A flattened view of a channels_last weight would be a copy: steps into it must not be lost in silence."""
+    net = nn.Conv2d(2, 3, 2, bias=False)
+    nn.init.orthogonal_(net.weight)
+    opt = Langevin(net.named_parameters(), 0.1, constraint=Orthogonal("conv"))
+    net.to(memory_format=torch.channels_last)
+    before = net.weight.detach().clone()
+    net.weight.grad = torch.ones_like(net.weight)
+    refused = ""
+    try:
+        opt.step()
+    except (RuntimeError, ValueError) as error:
+        refused = str(error)
+    assert "'weight'" in refused or not torch.equal(net.weight, before)
+
+
+def test_one_group_may_mix_dtypes():
+    params = [nn.Parameter(torch.full((3,), 0.5, dtype=d)) for d in (torch.float32, torch.float64, torch.bfloat16)]
+    opt = Langevin(params, 0.1, scheme="BACDEDCAB", temperature=0.01)
+    for _ in range(2):
+        for p in params:
+            p.grad = torch.ones_like(p)
+        opt.step()
+    assert [opt.state[p]["momentum"].dtype for p in params] == [torch.float32, torch.float64, torch.float32]
+    assert all((p < 0.5).all() for p in params)

@@ -1,0 +1,12 @@
+"""The tensors here are small: one thread is fastest, and sums are added up in the same order everywhere."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,86 @@
+"""A hundred thousand noisy single-precision steps leave constraint and cotangency at rounding.
+
+An error that a step adds and no later step removes grows: after n steps like n roundings (6e-3 for n = 1e5)
+or, at random, like √n (2e-5); a drift in the wrong direction grows at once. So the bound of 1e-5 after 1e5
+steps says that errors are taken out as fast as they come. It is asked for along the way as well.
+
+Letters are run straight on the optimizer's state: what is left out of step(), drawing the noise by key and
+looking at gradients, is most of its time for tensors this small and touches no geometry. The normals come
+from a pool of odd size, so that they never fall into step with anything.
+"""
+
+import pytest
+import torch
+
+from holonom import Langevin
+from holonom.cell import Cell
+from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
+from holonom.flows import LETTERS, Physics, run
+
+TEMPERATURE, BOUND = 0.1, 1e-5
+
+
+def ellipsoid(x):
+    return (x[0] ** 2 / 1.5 + x[1] ** 2 + x[2] ** 2 / 0.7 - 1).reshape(1)
+
+
+def ball(x):
+    return (x.square().sum() - 1).reshape(1)
+
+
+def simulate(space, shape, word, h, steps):
+    """Largest residual and cotangency seen every hundredth part of the run."""
+    generator = torch.Generator().manual_seed(13)
+    start = 0.3 * torch.randn(shape, generator=generator)
+    space.land_(space.view(start), "start")
+    q = torch.nn.Parameter(start)
+    q.grad = torch.randn(shape, generator=generator)
+    optimizer = Langevin([q], h, scheme=word, temperature=TEMPERATURE, constraint=space)
+    cell = Cell(space, [q], ["q"], [0])
+    phase, force = cell.phase(optimizer.state), cell.force(q.dtype, optimizer.param_groups[0])
+
+    numbers = [LETTERS[x].numbers(h / word.count(x), Physics(1.0, TEMPERATURE, 0.0, 0.0), None) for x in word]
+    noisy = [LETTERS[x].noise is not None for x in word]
+    moved = phase.ambient if word == "L" else phase.momenta
+    pool = [[torch.randn(x.shape, generator=generator) for x in moved] for _ in range(997)]
+
+    residual = cotangency = 0.0
+    for n in range(steps):
+        noise = [x.clone() for x in pool[n % 997]]  # letters project their noise in place
+        with torch.no_grad():
+            run(space, word, phase, force, numbers, [noise if x else [] for x in noisy], n, True)
+        if n % (steps // 100) == 0 or n == steps - 1:
+            residual = max(residual, optimizer.residuals()[0])
+            cotangency = max(cotangency, optimizer.cotangencies()[0])
+    return residual, cotangency
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "word", "h"),
+    [
+        (Circle(0.7), (5,), "OBA", 0.1),
+        (Sphere(0.9, slack=False), (2, 3), "OBA", 0.1),
+        (Sphere(0.9, slack=False), (2, 3), "L", 0.01),
+        (Sphere(0.9), (2, 3), "OBA", 0.1),
+        (Sphere(0.9), (2, 3), "L", 0.01),
+        (Orthogonal(), (4, 2), "OBA", 0.1),
+        (Orthogonal(), (3, 3), "L", 0.01),
+    ],
+    ids=lambda x: repr(x).replace(" ", ""),
+)
+def test_nothing_drifts_off_the_manifold(space, shape, word, h):
+    residual, cotangency = simulate(space, shape, word, h, 100_000)
+    assert residual <= BOUND
+    assert cotangency <= BOUND
+
+
+@pytest.mark.parametrize(("g", "slack"), [(ellipsoid, False), (ball, True)])
+def test_nothing_drifts_off_a_level_set(g, slack):
+    """Fewer steps: differentiating a user's function makes each fifty times as long.
+
+    And fewer are needed: every drift ends with Newton's iteration on g itself, from wherever it starts, and
+    every momentum is projected at the point reached. Nothing of a step's error is left to the next one.
+    """
+    residual, cotangency = simulate(LevelSet(g, slack=slack, batch_dims=1), (2, 3), "OBA", 0.1, 1000)
+    assert residual <= BOUND
+    assert cotangency <= BOUND

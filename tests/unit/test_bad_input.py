@@ -1,0 +1,198 @@
+"""Every mistake is refused where it is made, with what was wrong and where."""
+
+import re
+
+import pytest
+import torch
+
+from holonom import Langevin
+from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
+from holonom.errors import CheckpointError, ConstraintError, SchemeError
+
+from .harness import parameter
+
+NAN, INF = float("nan"), float("inf")
+
+
+def ring(q):
+    return (q**2).sum() - 1
+
+
+def twice(q):
+    return torch.stack([ring(q), 2 * ring(q)])
+
+
+HYPERPARAMETERS = [  # option, value, error, message
+    ("lr", -0.1, ValueError, "lr (h) must be finite and at least 0, got -0.1"),
+    ("lr", NAN, ValueError, "lr (h) must be finite and at least 0, got nan"),
+    ("lr", INF, ValueError, "lr (h) must be finite"),
+    ("lr", torch.tensor([0.1, NAN]), ValueError, "lr (h) must be finite and at least 0, got nan"),
+    ("lr", "fast", TypeError, "lr (h) must be a number or a tensor, got 'fast'"),
+    ("lr", True, TypeError, "lr (h) must be a number or a tensor"),
+    ("lr", None, TypeError, "lr (h) must be a number or a tensor"),
+    ("friction", -1.0, ValueError, "friction (γ) must be at least 0, got -1.0"),
+    ("friction", NAN, ValueError, "friction (γ) must be at least 0, got nan"),
+    ("friction", [1.0], TypeError, "friction (γ)"),
+    ("temperature", -1e-9, ValueError, "temperature (τ) must be finite and at least 0, got -1e-09"),
+    ("temperature", INF, ValueError, "temperature (τ) must be finite"),
+    ("coupling", -1.0, ValueError, "coupling (ε)"),
+    ("driving_noise", NAN, ValueError, "driving_noise (σ_A)"),
+    ("weight_decay", -1.0, ValueError, "weight_decay (λ)"),
+    ("seed", 1.5, TypeError, "seed must be a whole number, got 1.5"),
+    ("scheme", "BABAOABAB", SchemeError, "gradients per step"),
+    ("scheme", None, SchemeError, "scheme must be a word"),
+    ("constraint", "circle", TypeError, "constraint must be a holonom.constraints object or None, got 'circle'"),
+    ("constraint", Circle, TypeError, "constraint must be a holonom.constraints object or None"),
+]
+
+SPACES = [
+    (lambda: Circle(0.0), "Circle: every radius must be positive and finite, got 0.0"),
+    (lambda: Circle(-1.0), "every radius must be positive"),
+    (lambda: Circle(NAN), "every radius must be positive and finite"),
+    (lambda: Circle(torch.tensor([1.0, 0.0])), "every radius must be positive"),
+    (lambda: Circle(1.0, margin=0.0), "Circle: margin must lie between 0 and 1"),
+    (lambda: Sphere(INF), "Sphere: every radius must be positive and finite"),
+    (lambda: Sphere(1.0, margin=1.0), "Sphere: margin must lie between 0 and 1"),
+    (lambda: Orthogonal(view="cube"), "Orthogonal: view must be one of"),
+    (lambda: Orthogonal(iterations=0), "iterations must be a whole number of at least 1, got 0"),
+    (lambda: Orthogonal(iterations=2.5), "iterations must be a whole number of at least 1, got 2.5"),
+    (lambda: Orthogonal(tolerance=0.0), "tolerance must lie between 0 and 1"),
+    (lambda: Orthogonal(iterations=5, tolerance=1e-6), "iterations (a fixed K) or a tolerance, not both"),
+    (lambda: LevelSet(ring, direction="sideways"), "direction must be 'new' (4.42) or 'old' (4.41), got 'sideways'"),
+]
+
+WEIGHTS = [  # space, shape or values, message
+    (Orthogonal(), (3,), "only matrices can be orthogonal"),
+    (Orthogonal(), (3, 3, 3), "say how to read more than two dimensions"),
+    (Orthogonal(view="conv"), (3, 3), "view='conv' needs at least 3 dimensions"),
+    (Orthogonal(view="batch conv"), (3, 3, 3), "view='batch conv' needs at least 4 dimensions"),
+    (Orthogonal(), torch.ones(3, 2), "the weight is rank-deficient"),
+    (Orthogonal(), torch.zeros(3, 3), "the weight is rank-deficient"),
+    (Sphere(1.0), (), "a scalar has no rows; use Circle"),
+    (Sphere(1.0), (2, 3, 3), "say how to read more than two dimensions"),
+    (Sphere(torch.ones(4)), (3, 4), "(4,) radii for rows of shape (3,)"),
+    (Sphere(1.0, slack=False), torch.tensor([[1.0, 0.0], [0.0, 0.0]]), "a row is zero and has no nearest point"),
+    (Circle(torch.ones(3)), (2, 4), "a radius of shape (3,) does not broadcast to the parameter's (2, 4)"),
+    (LevelSet(ring, batch_dims=2), (3,), "2 batch_dims, the shape is (3,)"),
+    (LevelSet(twice), torch.tensor([0.6, 0.8]), "the Jacobian of twice is rank-deficient"),
+    (LevelSet(ring), torch.zeros(2), "no nearest point with ring(q) = 0 was found"),
+    (LevelSet(lambda q: ring(q) + 2, name="nothing"), (2,), "no nearest point with nothing(q) = 0 was found"),
+    (LevelSet(lambda q: torch.cat([q, q])), (2,), "4 constraints on 2 parameters leave nothing"),
+    (LevelSet(lambda q: q @ torch.ones(7)), (2,), "g could not be evaluated on a block of shape (2,)"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "error", "message"), HYPERPARAMETERS)
+def test_hyperparameters(option, value, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        Langevin([parameter([1.0])], **{"lr": 0.1, option: value})
+
+
+def test_hyperparameters_of_a_group():
+    groups = [{"params": [parameter([1.0])]}, {"params": [parameter([1.0])], "temperature": -1.0}]
+    with pytest.raises(ValueError, match=r"temperature \(τ\)"):
+        Langevin(groups, lr=0.1)
+
+
+@pytest.mark.parametrize("number", range(len(SPACES)))
+def test_spaces(number):
+    make, message = SPACES[number]
+    with pytest.raises(ConstraintError, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.xfail(strict=True, reason="Sphere does not check its view")
+def test_sphere_refuses_an_unknown_view():
+    with pytest.raises(ConstraintError, match="view must be one of"):
+        Sphere(1.0, view="cube")
+
+
+@pytest.mark.parametrize("number", range(len(WEIGHTS)))
+def test_weights_a_space_cannot_hold_are_named(number):
+    space, weight, message = WEIGHTS[number]
+    weight = weight if isinstance(weight, torch.Tensor) else torch.full(weight, 0.5)
+    free = torch.nn.Parameter(torch.ones(2))
+    named = [("free", free), ("layer.weight", torch.nn.Parameter(weight.clone()))]
+    groups = [{"params": named[:1]}, {"params": named[1:], "constraint": space}]
+    with pytest.raises(ConstraintError, match=re.escape(message)) as refusal:
+        Langevin(groups, lr=0.1)
+    assert "'layer.weight'" in str(refusal.value)
+
+
+def test_without_names_a_parameter_is_known_by_its_number():
+    groups = [{"params": [parameter([1.0])]}, {"params": [parameter([1.0])], "constraint": Orthogonal()}]
+    with pytest.raises(ConstraintError, match="parameter 1 of shape"):
+        Langevin(groups, lr=0.1)
+
+
+def test_convolutions_need_contiguous_memory():
+    weight = torch.nn.Parameter(torch.ones(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
+    with pytest.raises(ConstraintError, match=r"call \.contiguous\(\)"):
+        Langevin([weight], lr=0.1, constraint=Orthogonal(view="conv"))
+
+
+SHARED = parameter([1.0, 2.0])
+PARAMETERS = [
+    ([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], TypeError, "torch.complex64"),
+    ([torch.ones(2, dtype=torch.int64)], TypeError, "torch.int64"),
+    ([SHARED, SHARED], ValueError, "a parameter of shape (2,) was given twice"),
+    ([{"params": [SHARED]}, {"params": [SHARED]}], ValueError, "was given twice"),
+    ([3.0], TypeError, "parameters must be tensors, got float"),
+    ([{"params": {SHARED}}], TypeError, "parameters need an order"),
+    ([], ValueError, "empty parameter list"),
+]
+
+
+@pytest.mark.parametrize(("params", "error", "message"), PARAMETERS)
+def test_parameters(params, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        Langevin(params, lr=0.1)
+
+
+@pytest.mark.parametrize("space", [Circle(1.0), Sphere(1.0), Orthogonal(), LevelSet(ring, slack=True)], ids=repr)
+def test_averaged_noise_has_no_constrained_form(space):
+    with pytest.raises(ValueError, match=r"scheme 'M' averages the noise .* use scheme='BAOAB' with friction"):
+        Langevin([torch.nn.Parameter(torch.eye(2) / 2)], lr=0.1, scheme="M", constraint=space)
+
+
+@pytest.mark.parametrize(("lr", "momentum"), [(0.0, 0.9), (-1.0, 0.9), (0.1, 1.0), (0.1, -0.1)])
+def test_like_sgd_refuses_what_has_no_counterpart(lr, momentum):
+    with pytest.raises(ValueError, match="must"):
+        Langevin.like_sgd([parameter([1.0])], lr, momentum)
+
+
+def optimizer(**options):
+    return Langevin([torch.nn.Parameter(torch.full((2, 2), 0.3))], **{"lr": 0.1, **options})
+
+
+CHECKPOINTS = [  # saved with, loaded into, message
+    ({"constraint": Circle(1.0)}, {"constraint": Circle(2.0)}, "checkpoint constraint Circle(radius=1.0"),
+    ({"constraint": Circle(1.0)}, {}, "here Free(); build the optimizer with the checkpoint's constraint"),
+    ({"constraint": Sphere(1.0)}, {"constraint": Sphere(1.0, slack=False)}, "constraint Sphere(radius=1.0, slack=True"),
+    (
+        {"constraint": Circle(torch.tensor([0.5, 1.0]))},
+        {"constraint": Circle(torch.tensor([0.5, 1.5]))},
+        "checkpoint constraint Circle(radius=tensor(2,)#",
+    ),
+    ({"scheme": "BAOAB"}, {"scheme": "OBA"}, "checkpoint scheme BAOAB, here OBA"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+@pytest.mark.parametrize(("saved", "loaded", "message"), CHECKPOINTS)
+def test_a_checkpoint_of_another_optimizer_is_refused(saved, loaded, message):
+    target = optimizer(**loaded)
+    before = target.state_dict()
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        target.load_state_dict(optimizer(**saved).state_dict())
+    assert str(target.state_dict()) == str(before)
+
+
+def test_a_checkpoint_of_another_model_is_refused():
+    other = Langevin([torch.nn.Parameter(torch.ones(3, 2))], lr=0.1)
+    with pytest.raises(CheckpointError, match=r"state \['momentum'\] of a parameter of shape \(2, 2\)"):
+        optimizer().load_state_dict(other.state_dict())
+    with pytest.raises(CheckpointError, match="no param_groups"):
+        optimizer().load_state_dict({"model": 1})
+    with pytest.raises(CheckpointError, match="holonom did not write it"):
+        optimizer().load_state_dict(torch.optim.SGD([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1).state_dict())
