@@ -58,8 +58,9 @@ def compose(word, letters, state, h):
     return state
 
 
-def run_word(word, q, p, grad, h, friction, temperature, noise,
-             thermostat=0.0, coupling=0.0, driving_noise=0.0, freedom=None):
+def run_word(
+    word, q, p, grad, h, friction, temperature, noise, thermostat=0.0, coupling=0.0, driving_noise=0.0, freedom=None
+):
     """One step of any word over ABCDEFO, with a new gradient at every B. Returns (q, p, ξ).
 
     noise: a sequence of arrays, one for each O, D or F in the order of the word.
@@ -165,8 +166,22 @@ def dhsgdc(q, p1, grad, h, split):
     return dhsgd(q, p1, grad, h, split, second_stepsize=h)
 
 
-def adlala(q, p, thermostat, grad, h, split, first_temperature, coupling, driving_noise,
-           second_friction, second_temperature, first_noise, second_noise, freedom=None):
+def adlala(
+    q,
+    p,
+    thermostat,
+    grad,
+    h,
+    split,
+    first_temperature,
+    coupling,
+    driving_noise,
+    second_friction,
+    second_temperature,
+    first_noise,
+    second_noise,
+    freedom=None,
+):
     """(3.31) by (3.23) and (3.20): BACDEDCAB on part 1, BAOAB on part 2, A and B together. Returns (q, p, ξ).
 
     first_noise = (R, R′) for the two D of part 1; second_noise = R for the O of part 2.
@@ -199,15 +214,23 @@ def c_cola_ud_a(theta, slack, p_theta, p_slack, h, radius):
     """A (4.7.2.4): exact rotation by ωh with ω = (ξp_θ − θp_ξ)/r². Returns (θ, ξ, p_θ, p_ξ)."""
     speed = (slack * p_theta - theta * p_slack) / radius**2
     cos, sin = np.cos(speed * h), np.sin(speed * h)
-    return (cos * theta + sin * slack, -sin * theta + cos * slack,
-            speed * (-sin * theta + cos * slack), -speed * (cos * theta + sin * slack))
+    return (
+        cos * theta + sin * slack,
+        -sin * theta + cos * slack,
+        speed * (-sin * theta + cos * slack),
+        -speed * (cos * theta + sin * slack),
+    )
 
 
 def c_cola_ud_b(theta, slack, p_theta, p_slack, grad, h, radius):
     """B (4.7.2.4): p_θ ← p_θ − h(1 − θ²/r²)∂L; p_ξ ← p_ξ + h(θξ/r²)∂L."""
     gradient = grad(theta)
-    return (theta, slack, p_theta - h * (1 - theta**2 / radius**2) * gradient,
-            p_slack + h * theta * slack / radius**2 * gradient)
+    return (
+        theta,
+        slack,
+        p_theta - h * (1 - theta**2 / radius**2) * gradient,
+        p_slack + h * theta * slack / radius**2 * gradient,
+    )
 
 
 def c_cola_ud_o(theta, slack, p_theta, p_slack, h, friction, temperature, noise, radius):

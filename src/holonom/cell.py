@@ -161,14 +161,14 @@ class Cell:
 
 
 def stacked(xs: Tensors) -> Tensors:
-    """Tensors of one shape as a single batch."""
-    return [torch.stack(xs)] if len(xs) > 1 else xs
+    """Matrices of one shape as a single batch, behind any dimensions they have in front."""
+    return [torch.stack(xs, -3)] if len(xs) > 1 else xs
 
 
 def unstack_(batch: Tensors, tensors: Tensors) -> None:
     """Write a batch back to the tensors it was stacked from."""
     if len(tensors) > 1:
-        torch._foreach_copy_(tensors, list(batch[0].unbind(0)))
+        torch._foreach_copy_(tensors, list(batch[0].unbind(-3)))
 
 
 def _cut(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .cell import Cell, State, state_dtype
 from .constraints.base import Constraint, Landing
+from .errors import ConstraintError
 from .scheme import compile_word
 
 Landings = list[tuple[Constraint, Landing]]
@@ -45,6 +46,8 @@ def create_state(group: dict[str, Any], space: Constraint, start: int, state: di
     for offset, p in enumerate(group["params"]):
         name = name_of(group, offset, start + offset)
         space.check(p.detach(), name)
+        if type(space) is not Constraint and not bool(p.detach().isfinite().all()):
+            raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; initialise them first")
         if p.numel():
             landings.append((space, space.land_(space.view(p.detach()), name)))
         own = state[p] = {}
@@ -54,8 +57,10 @@ def create_state(group: dict[str, Any], space: Constraint, start: int, state: di
             own["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
         read_slack(space, p, own)
     if scheme.thermostatted and group["params"]:
-        first, tau = group["params"][0], group["temperature"]
-        shape = tau.shape if isinstance(tau, Tensor) else ()
+        first = group["params"][0]
+        numbers = [group[name] for name in ("lr", "temperature", "coupling", "driving_noise")]
+        shapes = [x.shape for x in numbers if isinstance(x, Tensor)]
+        shape = torch.broadcast_shapes(*shapes) if shapes else ()  # type: ignore[no-untyped-call]
         state[first]["thermostat"] = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
     return landings
 

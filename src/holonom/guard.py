@@ -48,9 +48,11 @@ def guarded(
     if not on_device:
         yield
         return
-    bad = _any_non_finite(on_device)
+    bad = _any_non_finite([p.grad for cell in on_device for p in cell.params if p.grad is not None])
     saved = [(x, x.clone()) for x in _written(on_device, state)]
     yield
+    # A projection without a root cannot raise here either; what it wrote is put back too.
+    bad = bad | _any_non_finite([p.detach() for cell in on_device for p in cell.params])
     for now, before in saved:
         torch.where(bad, before, now, out=now)
     count = bad.to(torch.int64)
@@ -71,9 +73,8 @@ def _refuse_non_finite(cell: Cell, step: int) -> None:
         )
 
 
-def _any_non_finite(cells: list[Cell]) -> Tensor:
-    gradients = [p.grad for cell in cells for p in cell.params if p.grad is not None]
-    norms = torch._foreach_norm(gradients, float("inf"))
+def _any_non_finite(tensors: list[Tensor]) -> Tensor:
+    norms = torch._foreach_norm(tensors, float("inf"))
     return ~torch.stack([n.to(norms[0].device, torch.float32) for n in norms]).isfinite().all()
 
 

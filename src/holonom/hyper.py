@@ -61,7 +61,10 @@ def _plain(value: Any) -> Any:
 
 def time_step(group: dict[str, Any]) -> Any:
     """h as the group has it now, so that schedulers act at once."""
-    return _plain(group["lr"])
+    h = _plain(group["lr"])
+    if isinstance(h, float) and not 0 <= h < math.inf:
+        raise ValueError(f"lr (h) is {h}: a scheduler or an assignment set it to something that is no time step")
+    return h
 
 
 def summary(group: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from . import checkpoint, engine, groups, guard, hyper
 from .cell import Cell
 from .constraints.base import Constraint, Phase
-from .errors import NonFiniteGradientError
+from .errors import NonFiniteGradientError, ProjectionError
 from .lists import scale_, sum_of_squares
 from .scheme import compile_word
 from .table import routing_table
@@ -151,16 +151,18 @@ class Langevin(Optimizer):
     def _build_cells(self) -> list[list[Cell]]:
         """Parameters that move together: one space, dtype and device, and one shape where stacked."""
         cells: list[list[Cell]] = []
-        index = 0
+        index = -1
         for group, space in zip(self.param_groups, self._spaces, strict=True):
             buckets: dict[tuple[Any, ...], Cell] = {}
             for offset, p in enumerate(group["params"]):
+                index += 1
+                if not p.numel():
+                    continue
                 key: tuple[Any, ...] = (p.dtype, p.device)
                 if space.stacks:
                     key += (space.view(p).shape,)
                 cell = buckets.setdefault(key, Cell(space, [], [], []))
                 cell.append(p, groups.name_of(group, offset, index), index)
-                index += 1
             cells.append(list(buckets.values()))
         return cells
 
@@ -234,20 +236,28 @@ class Langevin(Optimizer):
     # ── looking at the system ────────────────────────────────────────────────────────────────────
 
     def check(self) -> None:
-        """Raise if a step was skipped on the device for a non-finite gradient; reads the device once."""
+        """Raise if a step was skipped on the device, or a constraint is lost; reads the device once."""
+        if skipped := self._count_skipped():
+            raise NonFiniteGradientError(
+                f"{skipped} step(s) since the last check() met a NaN or infinite gradient or a projection without a "
+                f"root and were left out; the weights are those of the last good step. Lower lr, clip gradients, or "
+                f"use a GradScaler."
+            )
+        for number, residual in enumerate(self.residuals()):
+            if not residual <= 1e-2:
+                raise ProjectionError(
+                    f"group {number} has left its manifold: {self.param_groups[number]['constraint']} is violated by "
+                    f"{residual:.2g}. Its steps were too large to project; lower lr and call project_()"
+                )
+
+    def _warn_skipped(self) -> None:
+        if skipped := self._count_skipped():
+            warnings.warn(f"{skipped} step(s) were left out for non-finite numbers; check() says more", stacklevel=3)
+
+    def _count_skipped(self) -> int:
         skipped = sum(int(count) for count in self._skipped.values())
         self._skipped.clear()
-        if skipped:
-            raise NonFiniteGradientError(
-                f"{skipped} step(s) since the last check() met a NaN or infinite gradient and were left out; the "
-                f"weights are those of the last good step. Lower lr, clip gradients, or use a GradScaler."
-            )
-
-    def _report_skipped(self) -> None:
-        try:
-            self.check()
-        except NonFiniteGradientError as error:
-            warnings.warn(str(error), stacklevel=3)
+        return skipped
 
     def _phases(self) -> list[list[tuple[Cell, Phase]]]:
         if self._cells is None:
@@ -261,7 +271,7 @@ class Langevin(Optimizer):
         Relative (θ²+ξ²)/r² − 1 for circle and sphere, max|QᵀQ − I| for orthogonal, max|g| for level
         sets, 0 without a constraint.
         """
-        self._report_skipped()
+        self._warn_skipped()
         return [
             max((float(cell.worst(phase, cell.space.residual)) for cell, phase in pairs), default=0.0)
             for pairs in self._phases()
@@ -309,7 +319,7 @@ class Langevin(Optimizer):
     # ── torch's contract ─────────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> dict[str, Any]:
-        self._report_skipped()
+        self._warn_skipped()
         return super().state_dict()
 
     @torch.no_grad()

@@ -25,6 +25,7 @@ what the textbook's two-gradient form shows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, cached_property
 from itertools import groupby
 
@@ -104,8 +105,8 @@ class Scheme:
 
 
 def _fraction(x: float) -> str:
-    parts = round(1 / x)
-    return "" if parts == 1 else f"1/{parts}·"
+    share = Fraction(x).limit_denominator(1000)
+    return "" if share == 1 else f"{share}·"
 
 
 @cache

@@ -101,7 +101,6 @@ def test_spaces(number):
         make()
 
 
-@pytest.mark.xfail(strict=True, reason="Sphere does not check its view")
 def test_sphere_refuses_an_unknown_view():
     with pytest.raises(ConstraintError, match="view must be one of"):
         Sphere(1.0, view="cube")

@@ -28,7 +28,7 @@ def generator() -> torch.Generator:
         (Orthogonal("conv"), (8, 3, 5, 5), lambda w, s: init.orthogonal_(w, "conv", generator())),
         (Orthogonal("batch"), (5, 6, 4), lambda w, s: init.orthogonal_(w, "batch", generator())),
     ],
-    ids=repr,
+    ids=[f"{i}" for i in range(9)],
 )
 def test_initialised_weights_need_no_landing(space, shape, fill) -> None:
     weight = nn.Parameter(torch.empty(shape))

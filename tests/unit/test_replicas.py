@@ -101,7 +101,6 @@ def test_each_replica_has_its_thermostat(monkeypatch, rng, space, word, names):
     agree(monkeypatch, rng, space, word, names)
 
 
-@pytest.mark.xfail(strict=True, reason="ξ takes its shape from the temperature alone")
 @pytest.mark.parametrize("names", ALONE, ids="+".join)
 def test_a_ladder_of_anything_gives_each_replica_its_thermostat(monkeypatch, rng, names):
     agree(monkeypatch, rng, "free", "BACDEDCAB", names)
@@ -112,7 +111,6 @@ def test_several_tensors(monkeypatch, rng, space):
     agree(monkeypatch, rng, space, "BAOAB", TOGETHER, tensors=2)
 
 
-@pytest.mark.xfail(strict=True, reason="stacking puts a dimension before the replicas'")
 @pytest.mark.parametrize("tensors", [2, COUNT])
 @pytest.mark.parametrize("space", ["orthogonal", "orthogonal, K"])
 @pytest.mark.parametrize("word", ["BAOAB", "L", "BACDEDCAB"])

@@ -89,7 +89,6 @@ def test_programs(word):
     assert str(compile_word(word)) == PROGRAMS[word]
 
 
-@pytest.mark.xfail(strict=True, reason="fractions other than 1/n are printed as the nearest 1/n")
 def test_fractions_are_printed_as_they_are():
     assert str(compile_word("BBAOAB")) == "B(1/3·h⁻+2/3·h) A(1/2·h) O(h) A(1/2·h)"
 

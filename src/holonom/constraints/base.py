@@ -7,6 +7,7 @@ place. The base class is flat space: no constraint at all.
 
 from __future__ import annotations
 
+import zlib
 from typing import NamedTuple
 
 import torch
@@ -155,5 +156,5 @@ def describe(value: object) -> str:
     """A hyperparameter as text that is equal exactly when the value is (used to compare checkpoints)."""
     if not isinstance(value, Tensor) or value.ndim == 0:
         return repr(float(value) if isinstance(value, Tensor) else value)
-    digest = hash(tuple(value.double().flatten().tolist())) & 0xFFFFFFFF
+    digest = zlib.crc32(value.detach().double().cpu().contiguous().numpy().tobytes())
     return f"tensor{tuple(value.shape)}#{digest:08x}"

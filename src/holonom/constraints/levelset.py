@@ -13,6 +13,7 @@ from ..errors import ConstraintError, ProjectionError
 from ..lists import Scalar, Tensors, spread
 from .base import Constraint, Landing, Phase
 
+_MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: land where g ≤ −margin
 _MOST_ITERATIONS = 200
 _ITERATIONS_WITHOUT_SYNC = 12
 
@@ -70,6 +71,8 @@ class LevelSet(Constraint):
         block = q[(0,) * self.batch_dims] if self.batch_dims else q
         try:
             m = self.g(block).numel()
+            if not m:
+                raise ValueError("it returned no constraint")
         except Exception as error:
             raise ConstraintError(
                 f"LevelSet on {name}: g could not be evaluated on a block of shape {tuple(block.shape)}: {error}"
@@ -110,20 +113,13 @@ class LevelSet(Constraint):
     # ── geometry ──────────────────────────────────────────────────────────────────────────────
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        x = self._flat(q, None).double()
-        start = x
-        plain = LevelSet(self.g, direction="new", batch_dims=self.batch_dims, name=self.name)
-        value = plain._value(q)
-        if self.has_slack:  # inside is fine; only blocks outside move, to the boundary
-            outside = (value(x) > 0).any(1)
-        else:
-            outside = value(x).abs().amax(1) > 8 * torch.finfo(q.dtype).eps * (1 + x.norm(dim=1))
+        x = start = self._flat(q, None).to(torch.float64, copy=True)
+        plain = LevelSet(self.g, batch_dims=self.batch_dims, name=self.name)
+        violated = self._violated(plain._value(q)(x), x, q.dtype)
+        outside = violated.any(1)
         if bool(outside.any()):
             try:
-                if self.has_slack:
-                    x = self._land_inside(q, x, outside)
-                else:
-                    x = torch.where(outside[:, None], plain._nearest(q, x), x)
+                x = self._land(plain, q, x, violated)
             except (ProjectionError, LinAlgError) as error:
                 raise ConstraintError(
                     f"LevelSet on {name}: no nearest point with {self.name}(q) = 0 was found from the initial "
@@ -140,24 +136,29 @@ class LevelSet(Constraint):
         distance = (x - start).norm(dim=1)
         return Landing(int(outside.sum()), outside.numel(), (distance * outside).max().item())
 
-    def _land_inside(self, q: Tensor, x: Tensor, outside: Tensor) -> Tensor:
-        """Bring blocks with g > 0 to g = 0 by Gauss–Newton on the violated constraints alone."""
-        plain = LevelSet(self.g, batch_dims=self.batch_dims, name=self.name)
-        value, jacobian = plain._value(q), plain._jacobian(q)
-        for _ in range(_MOST_ITERATIONS):
-            violated = value(x).clamp_min(0)
-            if not bool((violated > 1e-12).any()):
+    def _violated(self, value: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Which constraints ask for a move. With slack the inside is fine, up to a margin (see ``slack``)."""
+        rounding = 8 * torch.finfo(dtype).eps * (1 + x.norm(dim=1, keepdim=True))
+        return torch.gt(value + _MARGIN if self.has_slack else value.abs(), rounding)
+
+    def _land(self, plain: LevelSet, q: Tensor, x: Tensor, violated: Tensor) -> Tensor:
+        """The nearest point; of an inequality, on the constraints that are violated, or become so on the way."""
+        if not self.has_slack:
+            return torch.where(violated.any(1, keepdim=True), plain._nearest(q, x), x)
+        start, active = x, violated
+        for _ in range(violated.shape[1]):
+            x = torch.where(active.any(1, keepdim=True), plain._nearest(q, start, active.to(x.dtype), _MARGIN), start)
+            again = self._violated(plain._value(q)(x), x, torch.float32) & ~active
+            if not bool(again.any()):
                 return x
-            j = jacobian(x) * (violated > 0)[:, :, None]
-            x = x - (torch.linalg.pinv(j) @ violated[:, :, None])[:, :, 0]
-        raise ProjectionError("Gauss–Newton did not converge")
+            active = active | again
+        return x
 
     def slack(self, q: Tensor) -> tuple[Tensor, ...]:
         if not self.has_slack:
             return ()
         value = vmap(lambda x: self.g(x.reshape(q.shape[self.batch_dims :])).reshape(-1))(self._flat(q, None))
-        # Strictly inside: at ξ = 0 the tangent is pure slack and the block would feel no force.
-        xi = (-value).clamp_min(1e-3).sqrt()
+        xi = (-value).clamp_min(0).sqrt()
         return xi, torch.zeros_like(xi)
 
     def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
@@ -212,26 +213,34 @@ class LevelSet(Constraint):
         self._converge(newton, q)
         return x, multiplier
 
-    def _nearest(self, q: Tensor, target: Tensor) -> Tensor:
-        """The nearest point: x' = target − G(x')ᵀλ with c(x') = 0 (4.42).
+    def _nearest(self, q: Tensor, target: Tensor, active: Tensor | None = None, margin: float = 0.0) -> Tensor:
+        """The nearest point: x' = target − G(x')ᵀλ with c(x') = 0 (4.42), or −margin on ``active`` constraints.
 
-        Each round makes one Gauss–Newton step onto the manifold and one along it towards the
-        target; a block whose distance grew takes shorter steps along.
+        Each round makes one Gauss–Newton step onto the manifold and one along it towards the target.
+        How far along follows from how the direction changed in the last round (Barzilai and Borwein),
+        which undoes the overshooting of points far outside.
         """
         value, jacobian = self._value(q), self._jacobian(q)
         x = target
-        pace = torch.ones(x.shape[0], 1, dtype=x.dtype, device=x.device)
-        last: Tensor | None = None
+        last: tuple[Tensor, Tensor] | None = None
 
         def towards() -> Tensor:
-            nonlocal x, pace, last
-            j = jacobian(x)
-            onto = (j.mT @ torch.linalg.solve(j @ j.mT, value(x)[:, :, None]))[:, :, 0]
-            along = _project(j, target - x)
-            size = along.norm(dim=1, keepdim=True)
-            if last is not None:  # overshooting turns the direction round without shrinking it
-                pace = torch.where(size > 0.5 * last, pace * 0.7, pace)
-            last = size
+            nonlocal x, last
+            j, c = jacobian(x), value(x) + margin
+            if active is not None:
+                j, c = j * active[:, :, None], c * active
+            gram = j @ j.mT
+            if active is not None:
+                gram = gram + torch.diag_embed(1 - active)
+            onto = (j.mT @ torch.linalg.solve(gram, c[:, :, None]))[:, :, 0]
+            along = target - x
+            along = along - (j.mT @ torch.linalg.solve(gram, j @ along[:, :, None]))[:, :, 0]
+            pace = torch.ones_like(x[:, :1])
+            if last is not None:
+                moved, turned = x - last[0], last[1] - along
+                curvature = (moved * turned).sum(1, keepdim=True) / moved.square().sum(1, keepdim=True)
+                pace = torch.where(curvature > 0, 1 / curvature, pace).clamp(0.05, 2.0)
+            last = (x, along)
             change = pace * along - onto
             x = x + change
             return torch.div(change.abs().max(), 1 + x.abs().max())

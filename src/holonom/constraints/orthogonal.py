@@ -153,7 +153,7 @@ class Orthogonal(Constraint):
             return constant + 2 * d + (product + product.mT) / 2
 
         d = constant / -2
-        if y.is_cuda:  # asking for the error would stall the device; this many iterations always do
+        if y.is_cuda:  # asking for the error would stall the device
             for _ in range(_ITERATIONS_WITHOUT_SYNC):
                 d = d - violation(d) / 2
             return symmetric - d, d
@@ -171,8 +171,8 @@ class Orthogonal(Constraint):
             if error * min(1.0, error / last) <= tolerance:  # linear convergence: what the next one would find
                 return symmetric - d, d
         raise ProjectionError(
-            f"no orthogonal matrix lies in the projection's direction: the step turns the weights by {rate:.2g} "
-            f"(Frobenius norm; below 1 always works). Lower lr, clip the gradient, or add friction"
+            f"the projection onto orthogonal matrices did not converge: the step turns the weights by {rate:.2g} "
+            f"(Frobenius norm; below 0.9 always works). Lower lr, clip the gradient, or add friction"
         )
 
     def residual(self, phase: Phase) -> Tensor:

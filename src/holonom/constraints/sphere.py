@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, spread
-from .base import Constraint, Landing, Phase, as_matrix, check_radius, check_view, describe
+from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_radius, check_view, describe
 
 
 class Sphere(Constraint):
@@ -35,6 +35,8 @@ class Sphere(Constraint):
 
     def __init__(self, radius: Scalar = 1.0, slack: bool = True, view: str | None = None, margin: float = 1e-3) -> None:
         check_radius(radius, "Sphere")
+        if view not in VIEWS:
+            raise ConstraintError(f"Sphere: view must be one of {VIEWS}, got {view!r}")
         if not 0 < margin < 1:
             raise ConstraintError(f"Sphere: margin must lie between 0 and 1, got {margin}")
         self.radius = radius
