@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holonom import Langevin
+from holonom import Langevin, fuse
 from holonom.constraints import Circle, Constraint, Orthogonal, Sphere
 
 from .tensors import Problem, circle_error, orthogonality_error, sphere_error
@@ -46,9 +46,15 @@ def holonom(
         optimizer = Langevin(_groups(params, options.get("constraint")), lr, **options)
         if not guard:
             optimizer.guard_gradients = False
-        return Runnable(optimizer.step, problem.loader(params), partial(_error, optimizer, params, options))
+        error = partial(_error, optimizer, params, options)
+        return Runnable(optimizer.step, problem.loader(params), error, partial(compiler_note, options.get("fuse")))
 
     return Contender(name, "holonom", build, target, error_limit)
+
+
+def compiler_note(fused: bool | None) -> str:
+    """A step that could not be compiled runs uncompiled, and its row must not hide that."""
+    return "" if fuse.available() or not fused else "the compiler failed: ran uncompiled"
 
 
 def _groups(params: list[torch.nn.Parameter], constraint: Constraint | None) -> list[dict[str, Any]]:

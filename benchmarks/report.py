@@ -29,13 +29,15 @@ class Row:
     status: str = "measured"
     milliseconds: float | None = None
     ratio: float | None = None
-    best_ratio: float | None = None
+    fastest_ratio: float | None = None
+    quiet_share: float | None = None
     ratio_quartiles: tuple[float, float] | None = None
     first_step_seconds: float | None = None
     error: float | None = None
     target: float | None = None
     error_limit: float | None = None
     met: bool | None = None
+    note: str = ""
     products: float | None = None
     """The step's time in matrix products, where a section times one."""
 
@@ -65,7 +67,7 @@ def _cpu_model() -> str:
 def print_section(console: Console, title: str, rows: list[Row]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
-    for heading in ("ms/step", "× SGD", "quartiles", "best", "first step", "error", "target"):
+    for heading in ("ms/step", "× SGD", "quartiles", "fastest", "quiet", "first step", "error", "target"):
         table.add_column(heading, justify="right")
     counted = any(row.products for row in rows)
     if counted:
@@ -77,11 +79,12 @@ def print_section(console: Console, title: str, rows: list[Row]) -> None:
             continue
         low, high = row.ratio_quartiles or (1.0, 1.0)
         cells = [
-            row.name,
+            f"{row.name} ({row.note})" if row.note else row.name,
             f"{row.milliseconds:.3g}",
             f"{row.ratio:.2f}",
             f"{low:.2f}–{high:.2f}",
-            f"{row.best_ratio:.2f}" if row.best_ratio is not None else "",
+            f"{row.fastest_ratio:.2f}" if row.fastest_ratio is not None else "",
+            f"{row.quiet_share:.0%}" if row.quiet_share is not None else "",
             f"{row.first_step_seconds:.2f} s" if row.first_step_seconds is not None else "",
             f"{row.error:.1e}" if row.error is not None else "",
             _verdict(row),
@@ -114,6 +117,7 @@ def _figure(path: Path, rows: list[Row]) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     measured = [row for row in rows if row.ratio is not None and row.role != "baseline"]
     titles = list(dict.fromkeys(row.section for row in measured))
@@ -131,6 +135,8 @@ def _figure(path: Path, rows: list[Row]) -> None:
             if row.target is not None:
                 ax.plot([row.target] * 2, [y - 0.42, y + 0.42], color="#c1121f", linewidth=1.5)
         ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.xaxis.set_major_formatter("{x:g}")
         ax.set_xlim(min(0.5, *ratios) * 0.8, max([*ratios, *(row.target or 0.0 for row in panel)]) * 2)
         ax.axvline(1.0, color="#6c757d", linewidth=0.8)
         ax.set_yticks(list(places), [row.name for row in panel], fontsize=7)

@@ -1,4 +1,4 @@
-"""Measure everything: ``python -m benchmarks.run --out results/bench [--quick] [--only SECTION]``."""
+"""Measure everything: ``python -m benchmarks.run --out results/bench [--quick] [--only SECTION] [--threads N]``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .report import Row, machine, print_section, write
 from .sections import SECTIONS, Section
 from .timing import Contender, Effort, Measurement, MissingPeer, Timed, interleave
 
-QUICK = Effort(block_seconds=1e-3, most_steps=3, most_rounds=2, least_rounds=2, seconds=0.01)
+QUICK = Effort(block_seconds=1e-3, most_steps=3, most_rounds=2, least_rounds=2, seconds=0.01, patience=1)
 
 
 def measure(section: Section, quick: bool) -> list[Row]:
@@ -39,17 +39,20 @@ def measure(section: Section, quick: bool) -> list[Row]:
         _fill(row, contender, timed, measurement, quick)
     _count_products(rows)
     first = Row(section.title, section.baseline.name, "baseline", ratio=1.0, ratio_quartiles=(1.0, 1.0))
-    first.milliseconds = 1e3 * Measurement(own=[b for m in measurements for b in m.baseline]).seconds
+    if measurements:
+        first.milliseconds = 1e3 * Measurement(rounds=[r for m in measurements for r in m.rounds]).baseline_seconds
     return [first, *rows]
 
 
 def _fill(row: Row, contender: Contender, timed: Timed, measurement: Measurement, quick: bool) -> None:
     row.milliseconds = 1e3 * measurement.seconds
     row.ratio = measurement.ratio
-    row.best_ratio = measurement.best_ratio
+    row.fastest_ratio = measurement.fastest_ratio
+    row.quiet_share = measurement.quiet_share
     row.ratio_quartiles = measurement.ratio_quartiles
     row.first_step_seconds = measurement.first_step
     row.error = timed.runnable.error()
+    row.note = timed.runnable.note()
     if contender.target is None or quick:
         return
     accurate = contender.error_limit is None or (row.error is not None and row.error <= contender.error_limit)
@@ -68,9 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run, not how fast")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; may be repeated")
+    parser.add_argument("--threads", type=int, help="torch's threads (default: as torch chooses)")
     options = parser.parse_args(arguments)
 
-    if options.quick:
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    elif options.quick:
         torch.set_num_threads(1)  # tiny products gain nothing from a second thread and may wait long for it
     console = Console(width=max(Console().width, 130))  # a narrow terminal would fold every name
     facts = machine()

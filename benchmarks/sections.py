@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from holonom.constraints import Circle, Orthogonal, Sphere
 
 from . import ours, peers, tensors
 from .tensors import Problem
-from .timing import Contender, Effort
+from .timing import Contender, Effort, Runnable
 
 
 @dataclass
@@ -69,7 +70,7 @@ def sphere(quick: bool) -> list[Section]:
     problem = Problem(tensors.unit_rows(size, size))
     inside = Problem([w * 0.9 for w in problem.start])
     contenders = []
-    for scheme, lr in (("BAOAB", 0.01), ("L", 1e-3)):
+    for scheme, lr in (("L", 1e-3), ("BAOAB", 0.01)):
         for slack, weights in ((False, problem), (True, inside)):
             name = f"{scheme}, ‖w‖ {'≤' if slack else '='} 1, fused"
             space = Sphere(1.0, slack=slack)
@@ -167,9 +168,11 @@ def sampling(quick: bool) -> list[Section]:
     problem = Problem(tensors.uniform(shapes, 0.4))
 
     def trained(name: str, role: str, make: Callable[[list[torch.nn.Parameter]], Callable[[], object]]) -> Contender:
-        def build() -> Any:
+        def build() -> Runnable:
             params = problem.parameters()
-            return peers.with_linear_loss(problem, params, make(params))
+            runnable = peers.with_linear_loss(problem, params, make(params))
+            runnable.note = partial(ours.compiler_note, role == "holonom" and name.endswith(", fused"))
+            return runnable
 
         return Contender(name, role, build)
 

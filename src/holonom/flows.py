@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint, Phase
-from .lists import Scalar, Tensors, add_scaled_, scale_
+from .lists import Scalar, Tensors, add_scaled_, scale_, scaled
 
 Numbers = tuple[Scalar, ...]
 
@@ -53,8 +53,7 @@ def damp_and_diffuse(space: Constraint, phase: Phase, force: Tensors, numbers: N
 def overdamped(space: Constraint, phase: Phase, force: Tensors, numbers: Numbers, noise: Tensors) -> None:
     """q ← the manifold's point for q − h∇L + √(2τh) R."""
     h, amplitude = numbers
-    step = [torch.zeros_like(x) for x in phase.ambient]
-    add_scaled_(step[: len(force)], force, -h)
+    step = scaled(force, -h) + [torch.zeros_like(x) for x in phase.slack]
     if noise:
         add_scaled_(step, noise, amplitude)
     space.euler_(phase, step)

@@ -29,6 +29,13 @@ def add_scaled_(ys: Tensors, xs: Tensors, a: Scalar) -> None:
         torch._foreach_add_(ys, xs, alpha=a)
 
 
+def scaled(xs: Tensors, a: Scalar) -> Tensors:
+    """a·x, as new tensors."""
+    if isinstance(a, Tensor):
+        return [x * spread(a, x) for x in xs]
+    return list(torch._foreach_mul(xs, a))
+
+
 def add_product_(ys: Tensors, us: Tensors, xs: Tensors, a: Scalar) -> None:
     """y += a·u·x."""
     if isinstance(a, Tensor):

@@ -113,8 +113,7 @@ MANIFOLDS = {
 }
 
 
-@pytest.mark.parametrize("word", ADAPTIVE)
-@pytest.mark.parametrize("name", MANIFOLDS)
+@pytest.mark.parametrize(("name", "word"), [*((name, "BACDEDCAB") for name in MANIFOLDS), ("sphere", "BAFEFAB")])
 def test_layers_on_a_manifold_have_the_temperature_each(name, word):
     """One thermostat, two layers of different shape: equipartition gives both the same temperature."""
     space, shapes, freedoms, noise, driving = MANIFOLDS[name]
@@ -129,7 +128,7 @@ def test_layers_on_a_manifold_have_the_temperature_each(name, word):
         return [kinetic(state, freedom) for (_, state), freedom in zip(pairs, freedoms)]
 
     layers, friction = simulate(
-        start, torch.ones_like, observe, word, total, noise, driving, burn=150, steps=400, constraint=space
+        start, torch.ones_like, observe, word, total, noise, driving, burn=300, steps=400, constraint=space
     )
     for layer in layers:
         assert_agree(layer, [kinetic_for(noise)], resolution=0.08, bias=0.01)

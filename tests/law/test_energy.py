@@ -25,7 +25,7 @@ def band(name, h, steps):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_energy_does_not_drift(name):
-    steps = 300 if "level" in name else 3000
+    steps = 150 if "level" in name else 2000
     early, late = band(name, 0.1, steps)
     assert early < 0.05  # about 5h²
     assert late < 1.3 * early

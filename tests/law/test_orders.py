@@ -10,7 +10,7 @@ read from three step sizes, |x_h − x_{h/2}| / |x_{h/2} − x_{h/4}| = 2^order.
 """
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -23,7 +23,7 @@ def position(name, word, friction, steps):
     return Motion(name, TIME / steps, word, friction).step(steps)
 
 
-@lru_cache(maxsize=None)
+@cache
 def limit(name, friction):
     coarse, fine = (position(name, "BAOAB", friction, steps) for steps in (30, 60))
     return (4 * fine - coarse) / 3

