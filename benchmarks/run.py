@@ -55,6 +55,9 @@ def _fill(row: Row, contender: Contender, timed: Timed, measurement: Measurement
     row.note = timed.runnable.note()
     if contender.target is None or quick:
         return
+    if not measurement.trusted:
+        row.note = "; ".join(filter(None, (row.note, "machine too busy to judge")))
+        return
     accurate = contender.error_limit is None or (row.error is not None and row.error <= contender.error_limit)
     row.met = row.ratio <= contender.target and accurate
 

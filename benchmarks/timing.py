@@ -21,7 +21,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 UNTIMED_STEPS = 2  # at the start of a block
+LEAST_QUIET = 3  # rounds, below which all are counted and none is judged
 FOREIGN_SHARE = 0.1  # of the cores, above which a round counts as disturbed
 
 
@@ -95,9 +98,12 @@ class Measurement:
         return sum(r.quiet for r in self.rounds) / len(self.rounds)
 
     @property
+    def trusted(self) -> bool:
+        return sum(r.quiet for r in self.rounds) >= LEAST_QUIET
+
+    @property
     def counted(self) -> list[Round]:
-        quiet = [r for r in self.rounds if r.quiet]
-        return quiet if len(quiet) >= 3 else self.rounds
+        return [r for r in self.rounds if r.quiet] if self.trusted else self.rounds
 
     @property
     def seconds(self) -> float:
@@ -126,7 +132,10 @@ class Measurement:
 
 
 class Watch:
-    """How much of the cores everybody else used since the last look; 0 where the system does not say."""
+    """How much of the cores that torch's threads want everybody else used since the last look.
+
+    Cores beyond those threads are anybody's. 0 where the system does not say.
+    """
 
     def __init__(self) -> None:
         self._last = self._read()
@@ -139,7 +148,9 @@ class Watch:
         now = self._read()
         busy, own, wall = (b - a for a, b in zip(self._last, now))
         self._last = now
-        return max(0.0, busy - own) / ((os.cpu_count() or 1) * wall)
+        threads = torch.get_num_threads()
+        spare = max(0, (os.cpu_count() or 1) - threads) * wall
+        return max(0.0, busy - own - spare) / (threads * wall)
 
 
 def _busy_seconds() -> float:

@@ -30,7 +30,6 @@ from holonom.constraints import Circle, Orthogonal, Sphere
 from tests.law.chains import assert_agree
 
 H, TEMPERATURE, GRADIENT_NOISE = 0.05, 0.5, 4.0
-ADAPTIVE = ["BACDEDCAB", "BAFEFAB"]
 
 
 def friction_for(noise, driving):
@@ -84,8 +83,9 @@ def quadratic(word, noise, driving=0.2, **options):
     return averages, friction
 
 
-@pytest.mark.parametrize(("noise", "driving"), [(0.0, 0.8), (4.0, 0.2)])
-@pytest.mark.parametrize("word", ADAPTIVE)
+@pytest.mark.parametrize(
+    ("word", "noise", "driving"), [("BACDEDCAB", 0.0, 0.8), ("BACDEDCAB", 4.0, 0.2), ("BAFEFAB", 4.0, 0.2)]
+)
 def test_a_quadratic_keeps_its_temperature(word, noise, driving):
     averages, friction = quadratic(word, noise, driving)
     assert_agree(averages, [kinetic_for(noise), 1], resolution=0.03, bias=0.01)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.law.mechanics import SYSTEMS, Motion
 
+NAMES = [name for name in SYSTEMS if name != "wide"]  # the same motion as tall, transposed
+
 
 def band(name, h, steps):
     """Largest |H − H(0)| in the first and in the last fifth of an orbit."""
@@ -23,7 +25,7 @@ def band(name, h, steps):
     return max(errors[:fifth]), max(errors[-fifth:])
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_energy_does_not_drift(name):
     steps = 150 if "level" in name else 2000
     early, late = band(name, 0.1, steps)
@@ -31,7 +33,7 @@ def test_energy_does_not_drift(name):
     assert late < 1.3 * early
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_band_is_of_second_order(name):
     steps = 20 if "level" in name else 200
     coarse, fine = band(name, 0.1, steps)[0], band(name, 0.05, 2 * steps)[0]

@@ -56,11 +56,9 @@ def moments(q, state=None):
 
 
 def run(space, points, weights, word, h, burn, steps, chains):
-    # The nearest point is found by an iteration that converges linearly: single precision halves its length.
-    dtype = torch.float32 if word == "L" and space.direction == "new" else torch.float64
     draw = torch.multinomial(weights, chains, replacement=True, generator=torch.Generator().manual_seed(4))
     averages, _ = average(
-        points[draw].to(dtype), FORCE.to(dtype).expand_as, moments, steps=steps, burn=burn, every=2,
+        points[draw], FORCE.expand_as, moments, steps=steps, burn=burn, every=2,
         lr=h, scheme=word, temperature=TEMPERATURE, constraint=space, seed=9,
     )  # fmt: skip
     return averages

@@ -89,9 +89,10 @@ def test_the_quadrature_has_the_moments_of_haar():
     torch.testing.assert_close(weights @ moments(nodes), haar_moments((3, 3)), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("word", ["BAOAB", "OBA", "L"])
-def test_without_a_potential_weights_are_haar(word, shape):
+def test_without_a_potential_weights_are_haar(word, name):
+    shape = SHAPES[name]
     start = torch.eye(*shape, dtype=torch.float64).repeat(CHAINS, 1, 1)
     if shape == (3, 3):
         start[::2, 0, 0] = -1  # both halves of O(3)
@@ -99,10 +100,11 @@ def test_without_a_potential_weights_are_haar(word, shape):
     assert_agree(averages, haar_moments(shape), resolution=0.03)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("word", WORDS)
-def test_with_a_linear_potential_weights_are_tilted_haar(word, shape):
-    rows, columns = shape
+@pytest.mark.parametrize(
+    ("word", "name"), [*((word, name) for word in ("BAOAB", "OBA", "L") for name in SHAPES), ("ABO", "tall")]
+)
+def test_with_a_linear_potential_weights_are_tilted_haar(word, name):
+    rows, columns = SHAPES[name]
     slope = SLOPE[:rows, :columns]
     nodes, weights = rotations()
     nodes = nodes[:, :rows, :columns]  # first rows of a rotation are as good as first columns

@@ -63,7 +63,6 @@ def simulate(space, shape, word, h, steps):
         (Sphere(0.9, slack=False), (2, 3), "OBA", 0.1),
         (Sphere(0.9, slack=False), (2, 3), "L", 0.01),
         (Sphere(0.9), (2, 3), "OBA", 0.1),
-        (Sphere(0.9), (2, 3), "L", 0.01),
         pytest.param(Orthogonal(), (4, 2), "OBA", 0.1, marks=LOOSE),
         (Orthogonal(), (3, 3), "L", 0.01),
     ],
@@ -82,6 +81,6 @@ def test_nothing_drifts_off_a_level_set(g, slack):
     And fewer are needed: every drift ends with Newton's iteration on g itself, from wherever it starts, and
     every momentum is projected at the point reached. Nothing of a step's error is left to the next one.
     """
-    residual, cotangency = simulate(LevelSet(g, slack=slack, batch_dims=1), (2, 3), "OBA", 0.1, 500)
+    residual, cotangency = simulate(LevelSet(g, slack=slack, batch_dims=1), (2, 3), "OBA", 0.1, 300)
     assert residual <= BOUND
     assert cotangency <= BOUND
