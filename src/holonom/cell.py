@@ -32,7 +32,7 @@ class Cell:
         self.indices = indices
         self.elements = sum(p.numel() for p in params)
         self._freedom: int | None = None
-        self._kernels: dict[tuple[str, bool], fuse.Kernel] = {}
+        self._kernels: dict[tuple[Any, ...], fuse.Kernel] = {}
 
     def append(self, p: Tensor, name: str, index: int) -> None:
         self.params.append(p)
@@ -72,6 +72,10 @@ class Cell:
             [s[slots[0]] for s in states] if slots else [],
             [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
         )
+
+    def widened(self, phase: Phase) -> Phase:
+        """The phase with positions in the state's precision: themselves, or copies of half-precision ones."""
+        return phase._replace(q=[q.to(state_dtype(q)) for q in phase.q])
 
     def force(self, dtype: torch.dtype, group: dict[str, Any]) -> Tensors:
         """∇L + λq, never written into ``p.grad``."""
@@ -147,14 +151,18 @@ class Cell:
                 cut_phase = Phase(*([x.view(-1) for x in xs] for xs in cut_phase))
                 cut_force = [x.view(-1) for x in cut_force]
                 cut_noises = [[x.view(-1) for x in xs] for xs in cut_noises]
+            # One kernel per shape of the call: the compiler would count the others as recompilations.
+            shape = (len(cut_phase.q), *(len(xs) for xs in cut_noises))
             try:
-                self._kernel(word, last)(cut_phase, cut_force, fuse.as_tensors(numbers, cut_force[0]), cut_noises)
+                self._kernel(word, last, shape)(
+                    cut_phase, cut_force, fuse.as_tensors(numbers, cut_force[0]), cut_noises
+                )
             except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
                 fuse.give_up(error)
                 run(self.space, word, cut_phase, cut_force, numbers, cut_noises, step, last)
 
-    def _kernel(self, word: str, last: bool) -> fuse.Kernel:
-        key = (word, last)
+    def _kernel(self, word: str, last: bool, shape: tuple[int, ...]) -> fuse.Kernel:
+        key = (word, last, shape)
         if key not in self._kernels:
             self._kernels[key] = fuse.make_kernel(self.space, word, last)
         return self._kernels[key]
@@ -166,9 +174,11 @@ def stacked(xs: Tensors) -> Tensors:
 
 
 def unstack_(batch: Tensors, tensors: Tensors) -> None:
-    """Write a batch back to the tensors it was stacked from."""
-    if len(tensors) > 1:
-        torch._foreach_copy_(tensors, list(batch[0].unbind(-3)))
+    """Write a batch back to the tensors it was made from."""
+    parts = batch if len(batch) == len(tensors) else list(batch[0].unbind(-3))
+    changed = [(x, part) for x, part in zip(tensors, parts, strict=True) if x is not part]
+    if changed:
+        torch._foreach_copy_([x for x, _ in changed], [part for _, part in changed])
 
 
 def _cut(

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .cell import state_dtype
 from .errors import CheckpointError
 
 _MUST_AGREE = {
@@ -48,11 +49,11 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], sav
 
 
 def restore_state(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], saved: dict[str, Any]) -> None:
-    """Put the saved tensors back in their own dtype.
+    """Put the saved tensors back in the dtype this optimizer keeps its state in.
 
     torch casts loaded state to the parameter's dtype, which would turn a half-precision model's
     float32 momenta and slack into half precision and break the constraint.
     """
     for group, other in zip(groups, saved["param_groups"], strict=True):
         for p, index in zip(group["params"], other["params"], strict=True):
-            state[p] = {k: v.to(p.device, copy=True) for k, v in saved["state"].get(index, {}).items()}
+            state[p] = {k: v.to(p.device, state_dtype(p), copy=True) for k, v in saved["state"].get(index, {}).items()}

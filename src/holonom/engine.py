@@ -26,7 +26,8 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
             owed = h if scheme.starts_owing else 0.0
         program = scheme.program if is_owed(owed) else scheme.head
         run_program(group, cells, state, program, h, owed)
-        group["owed"] = h if scheme.tail else 0.0
+        # A copy: schedulers change a tensor lr in place, and what is owed is owed at this step's rate.
+        group["owed"] = (h.clone() if isinstance(h, Tensor) else h) if scheme.tail else 0.0
     group["step"] += 1
 
 
@@ -88,7 +89,7 @@ class _Work:
         self.cell = cell
         self.phase = cell.phase(state)
         self.force = self._stack(cell.force(state_dtype(cell.params[0]), group))
-        self.batch = Phase(*map(self._stack, self.phase)) if cell.space.stacks else self.phase
+        self.batch = Phase(*map(self._stack, cell.widened(self.phase)))
 
     def _stack(self, tensors: Tensors) -> Tensors:
         return stacked(tensors) if self.cell.space.stacks else tensors
@@ -97,9 +98,8 @@ class _Work:
         return self._stack(self.cell.noise(state, letter in "LM", key))
 
     def write_back(self) -> None:
-        if self.cell.space.stacks:
-            for batch, tensors in zip(self.batch, self.phase, strict=True):
-                unstack_(batch, tensors)
+        for batch, tensors in zip(self.batch, self.phase, strict=True):
+            unstack_(batch, tensors)
 
 
 def _segments(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None]]:

@@ -88,9 +88,9 @@ def _sqrt(x: Scalar) -> Scalar:
 
 def _times(a: Scalar, b: Scalar) -> Scalar:
     """a·b with 0·∞ = 0."""
-    if isinstance(a, float) and isinstance(b, float) and 0.0 in (a, b):
-        return 0.0
-    return a * b
+    if isinstance(a, float) and isinstance(b, float):
+        return 0.0 if 0.0 in (a, b) else a * b
+    return torch.nan_to_num(torch.as_tensor(a * b), nan=0.0, posinf=math.inf, neginf=-math.inf)
 
 
 def _time(t: Scalar, physics: Physics, xi: Tensor | None) -> Numbers:

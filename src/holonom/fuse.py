@@ -75,7 +75,9 @@ def _compiler_options() -> dict[str, Any] | None:
 def as_tensors(numbers: Sequence[Numbers], like: Tensor) -> list[Numbers]:
     """Coefficients as 0-dim tensors, so that a changed lr is not a new program."""
     return [
-        tuple(x if isinstance(x, Tensor) else torch.tensor(x, dtype=like.dtype) for x in values) for values in numbers
+        # full() fills on the device; tensor() would copy from the host and wait.
+        tuple(x if isinstance(x, Tensor) else torch.full((), x, dtype=like.dtype, device=like.device) for x in values)
+        for values in numbers
     ]
 
 

@@ -78,16 +78,16 @@ def take_up_edit(space: Constraint, p: Tensor, name: str, state: dict[Tensor, St
     if type(space) is Constraint or not p.numel():
         return
     cell = Cell(space, [p], [name], [0])
-    if not force and space.holds(cell.phase(state)):
+    if not force and space.holds(cell.widened(cell.phase(state))):
         return
     space.land_(space.view(p.detach()), name)
     read_slack(space, p, state[p])
-    phase = cell.phase(state)
+    phase = cell.widened(cell.phase(state))
     if phase.p:
         space.project_(phase, phase.momenta)
 
 
-def warn_landed(landings: Landings) -> None:
+def warn_landed(landings: Landings, stacklevel: int) -> None:
     """One warning for all parameters that had to be moved."""
     moved = [(space, landing) for space, landing in landings if landing.moved]
     if not moved:
@@ -101,5 +101,5 @@ def warn_landed(landings: Landings) -> None:
         "weights that did not satisfy their constraint were moved to the nearest point that does ("
         + "; ".join(parts)
         + "). holonom.init starts on the manifold.",
-        stacklevel=4,
+        stacklevel=stacklevel,
     )

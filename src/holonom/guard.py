@@ -50,11 +50,16 @@ def guarded(
         return
     bad = _any_non_finite([p.grad for cell in on_device for p in cell.params if p.grad is not None])
     saved = [(x, x.clone()) for x in _written(on_device, state)]
-    yield
+    try:
+        yield
+    except BaseException:
+        for now, before in saved:
+            now.copy_(before)
+        raise
     # A projection without a root cannot raise here either; what it wrote is put back too.
     bad = bad | _any_non_finite([p.detach() for cell in on_device for p in cell.params])
     for now, before in saved:
-        torch.where(bad, before, now, out=now)
+        torch.where(bad.to(now.device), before, now, out=now)
     count = bad.to(torch.int64)
     skipped[bad.device] = skipped[bad.device] + count if bad.device in skipped else count
 
@@ -84,4 +89,6 @@ def _written(cells: list[Cell], state: dict[Tensor, dict[str, Any]]) -> list[Ten
         for p in cell.params:
             tensors.append(p.detach())
             tensors += [x for x in state[p].values() if isinstance(x, Tensor)]
+    moving = {id(x) for x in tensors}  # a thermostat also when the parameter that keeps it has no gradient
+    tensors += [s["thermostat"] for s in state.values() if "thermostat" in s and id(s["thermostat"]) not in moving]
     return tensors

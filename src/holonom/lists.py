@@ -15,7 +15,12 @@ Tensors = list[Tensor]
 
 def spread(a: Tensor, like: Tensor) -> Tensor:
     """View a scalar of shape ``(R, …)`` so that it broadcasts against ``like`` of shape ``(R, …, *block)``."""
-    return a.reshape(a.shape + (1,) * (like.ndim - a.ndim))
+    return a.reshape(a.shape + (1,) * (like.ndim - a.ndim)) if a.ndim else a
+
+
+def divided(x: Tensor, a: Scalar, otherwise: Tensor | float = 0.0) -> Tensor:
+    """x/a, and ``otherwise`` where a is 0."""
+    return torch.where(a == 0, otherwise, x / a) if isinstance(a, Tensor) else x / a
 
 
 def add_scaled_(ys: Tensors, xs: Tensors, a: Scalar) -> None:

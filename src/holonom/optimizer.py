@@ -91,7 +91,7 @@ class Langevin(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
         landings, self._landings = self._landings, None
-        groups.warn_landed(landings or [])
+        groups.warn_landed(landings or [], stacklevel=3)
 
     @classmethod
     def like_sgd(cls, params: Iterable[Any], lr: float, momentum: float = 0.0, **options: Any) -> Langevin:
@@ -114,6 +114,8 @@ class Langevin(Optimizer):
 
     @torch.no_grad()
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if not isinstance(param_group, dict):
+            raise TypeError(f"a parameter group must be a dict, got {type(param_group).__name__}")
         group = dict(param_group)
         space = group.pop("constraint", self._default_space) or Constraint()
         if not isinstance(space, Constraint):
@@ -132,19 +134,23 @@ class Langevin(Optimizer):
         try:
             landings = groups.create_state(group, space, len(known) - len(params), self.state)
         except Exception:
-            self.param_groups.pop()
+            for p in self.param_groups.pop()["params"]:
+                self.state.pop(p, None)
             raise
         self._spaces.append(space)
         self._cells = None
-        self._note_versions(group["params"])
+        self._note_made(group["params"])
         if self._landings is None:
-            groups.warn_landed(landings)
+            groups.warn_landed(landings, stacklevel=4)
         else:
             self._landings += landings
 
     def _reset_caches(self) -> None:
         self._cells = None
-        self._versions = {p: p._version for group in self.param_groups for p in group["params"]}
+        self._versions: dict[Tensor, int] = {}
+        self._made: dict[Tensor, tuple[Any, ...]] = {}
+        for group in self.param_groups:
+            self._note_made(group["params"])
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
 
@@ -209,24 +215,48 @@ class Langevin(Optimizer):
                 elif any(have):
                     kept.append(cell.select(have))
             active.append(kept)
-        if not any(active) and not self._warned_idle:
+        if any(self._cells) and not any(active) and not self._warned_idle:
             self._warned_idle = True
             warnings.warn(
                 "no parameter of this optimizer has a gradient, so the step changes nothing. Call backward() first; "
                 "if the model's parameters were replaced after the optimizer was built, build it again.",
-                stacklevel=3,
+                stacklevel=5,
             )
-        for cells in active:
+        for group, cells in zip(self.param_groups, active, strict=True):
             for cell in cells:
                 guard.refuse_sparse(cell)
-                for p, name in zip(cell.params, cell.names, strict=True):
-                    if p._version != self._versions[p]:
-                        groups.take_up_edit(cell.space, p, name, self.state)
+                self._refuse_moved(cell)
+                self._take_up_edits(group, cell)
         return active
+
+    def _take_up_edits(self, group: dict[str, Any], cell: Cell) -> None:
+        for p, name in zip(cell.params, cell.names, strict=True):
+            if p._version != self._versions[p]:
+                # Before the first step the state is what the weights say; later only if it contradicts them.
+                groups.take_up_edit(cell.space, p, name, self.state, force=not group["step"])
+                self._note_versions([p])
+
+    def _refuse_moved(self, cell: Cell) -> None:
+        """model.to() leaves the state behind, and a new memory layout may no longer be viewed as blocks."""
+        for p, name in zip(cell.params, cell.names, strict=True):
+            dtype, device, stride = self._made[p]
+            if p.dtype != dtype or p.device != device:
+                raise RuntimeError(
+                    f"{name} was {dtype} on {device} when the optimizer was built and is {p.dtype} on {p.device} now: "
+                    f"convert or move the model first, then build the optimizer (and load this one's state_dict())"
+                )
+            if p.stride() != stride:
+                cell.space.check(p.detach(), name)
+                self._note_made([p])
 
     def _note_versions(self, params: Iterable[Tensor]) -> None:
         """Remember torch's version counters, which tell in-place edits from the optimizer's own writes."""
         for p in params:
+            self._versions[p] = p._version
+
+    def _note_made(self, params: Iterable[Tensor]) -> None:
+        for p in params:
+            self._made[p] = (p.dtype, p.device, p.stride())
             self._versions[p] = p._version
 
     def _guarded(self, active: list[list[Cell]]) -> Any:
@@ -243,8 +273,8 @@ class Langevin(Optimizer):
                 f"root and were left out; the weights are those of the last good step. Lower lr, clip gradients, or "
                 f"use a GradScaler."
             )
-        for number, residual in enumerate(self.residuals()):
-            if not residual <= 1e-2:
+        for number, (residual, space) in enumerate(zip(self.residuals(), self._spaces, strict=True)):
+            if not residual <= space.lost:
                 raise ProjectionError(
                     f"group {number} has left its manifold: {self.param_groups[number]['constraint']} is violated by "
                     f"{residual:.2g}. Its steps were too large to project; lower lr and call project_()"
@@ -262,7 +292,7 @@ class Langevin(Optimizer):
     def _phases(self) -> list[list[tuple[Cell, Phase]]]:
         if self._cells is None:
             self._cells = self._build_cells()
-        return [[(cell, cell.phase(self.state)) for cell in cells] for cells in self._cells]
+        return [[(cell, cell.widened(cell.phase(self.state))) for cell in cells] for cells in self._cells]
 
     @torch.no_grad()
     def residuals(self) -> list[float]:
@@ -318,21 +348,46 @@ class Langevin(Optimizer):
 
     # ── torch's contract ─────────────────────────────────────────────────────────────────────────
 
+    @torch.no_grad()
+    def _settle_edits(self) -> None:
+        """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
+        if self._cells is None:
+            self._cells = self._build_cells()
+        for group, cells in zip(self.param_groups, self._cells, strict=True):
+            for cell in cells:
+                self._take_up_edits(group, cell)
+
     def state_dict(self) -> dict[str, Any]:
         self._warn_skipped()
+        self._settle_edits()
         return super().state_dict()
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a checkpoint; constraints and schemes must be those it was made with."""
-        checkpoint.check(self.param_groups, self.state, state_dict)
-        super().load_state_dict(state_dict)
-        checkpoint.restore_state(self.param_groups, self.state, state_dict)
-        self._reset_caches()
+        loaded: dict[str, Any] = {}
+
+        def check(_: Optimizer, saved: dict[str, Any]) -> None:
+            checkpoint.check(self.param_groups, self.state, saved)
+            loaded.update(saved)
+
+        def restore(_: Optimizer) -> None:
+            checkpoint.restore_state(self.param_groups, self.state, loaded)
+            self._reset_caches()
+
+        # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
+        before = self.register_load_state_dict_pre_hook(check)
+        after = self.register_load_state_dict_post_hook(restore, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
 
     def __getstate__(self) -> dict[str, Any]:
+        self._settle_edits()
         own = {"_spaces": self._spaces, "_default_space": self._default_space, "_landings": None}
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), **own, "guard_gradients": self.guard_gradients}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

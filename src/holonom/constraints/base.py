@@ -50,12 +50,14 @@ class Constraint:
 
     ``slots`` names the state a slack variable and its momentum live in; ``stacks`` asks for tensors
     of one shape to be handed over as one batch; ``fusible`` says that the arithmetic is element- or
-    row-wise, so that compiling it into one pass pays, and ``elementwise`` that shapes do not matter.
+    row-wise, so that compiling it into one pass pays, and ``elementwise`` that shapes do not matter. A
+    residual above ``lost`` means that the weights have left the manifold.
     """
 
     slots: tuple[str, ...] = ()
     stacks = False
     fusible = True
+    lost = 1e-2
 
     @property
     def elementwise(self) -> bool:
@@ -152,9 +154,20 @@ def check_radius(radius: Scalar, space: str) -> None:
         raise ConstraintError(f"{space}: every radius must be positive and finite, got {radius}")
 
 
+Copies = dict[tuple[torch.device, torch.dtype], Tensor]
+
+
+def on(value: Tensor, like: Tensor, copies: Copies) -> Tensor:
+    """A tensor where and as ``like`` is, copied there once: a copy from the host would stall a device at every step."""
+    key = (like.device, like.dtype)
+    if key not in copies:
+        copies[key] = value.to(*key)
+    return copies[key]
+
+
 def describe(value: object) -> str:
     """A hyperparameter as text that is equal exactly when the value is (used to compare checkpoints)."""
     if not isinstance(value, Tensor) or value.ndim == 0:
-        return repr(float(value) if isinstance(value, Tensor) else value)
+        return repr(float(value))  # type: ignore[arg-type]
     digest = zlib.crc32(value.detach().double().cpu().contiguous().numpy().tobytes())
     return f"tensor{tuple(value.shape)}#{digest:08x}"

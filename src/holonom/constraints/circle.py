@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_product_, add_scaled_, scale_
-from .base import Constraint, Landing, Phase, check_radius, describe
+from .base import Constraint, Copies, Landing, Phase, check_radius, describe, on
 
 # Odd minimax polynomial of sin(πw) on |w| ≤ ½, relative error 5e-9: far below float32's rounding.
 _SINE = (3.141592636895389, -5.1677096847985515, 2.550069726327994, -0.598242126377347, 0.07756038691319406)
@@ -46,6 +46,7 @@ class Circle(Constraint):
         if not 0 < margin < 1:
             raise ConstraintError(f"Circle: margin must lie between 0 and 1, got {margin}")
         self.radius = radius
+        self._copies: Copies = {}
         self.margin = margin
 
     def __repr__(self) -> str:
@@ -62,7 +63,7 @@ class Circle(Constraint):
                 ) from None
 
     def _r(self, like: Tensor) -> Scalar:
-        return self.radius.to(like.device, like.dtype) if isinstance(self.radius, Tensor) else self.radius
+        return on(self.radius, like, self._copies) if isinstance(self.radius, Tensor) else self.radius
 
     def land_(self, q: Tensor, name: str) -> Landing:
         limit = self._r(q) * (1 - self.margin)

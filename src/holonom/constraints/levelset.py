@@ -10,7 +10,7 @@ from torch.func import jacrev, vmap
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..errors import ConstraintError, ProjectionError
-from ..lists import Scalar, Tensors, spread
+from ..lists import Scalar, Tensors, divided, spread
 from .base import Constraint, Landing, Phase
 
 _MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: land where g ≤ −margin
@@ -177,7 +177,7 @@ class LevelSet(Constraint):
             time = spread(h, x) if isinstance(h, Tensor) and h.ndim else h
             j = self._jacobian(q)(x)
             moved, multiplier = self._along(q, x + time * pi, j)
-            pi = pi - (j.mT @ multiplier)[:, :, 0] / time
+            pi = pi - divided((j.mT @ multiplier)[:, :, 0], time)
             self._unflatten_(moved, q, xi)
             self._unflatten_(_project(self._jacobian(q)(moved), pi), p, p_xi)
 
@@ -205,7 +205,7 @@ class LevelSet(Constraint):
 
         def newton() -> Tensor:
             nonlocal x, multiplier
-            change = torch.linalg.solve(jacobian(x) @ j.mT, value(x)[:, :, None])
+            change = _solve(jacobian(x) @ j.mT, value(x)[:, :, None])
             multiplier = multiplier + change
             x = target - (j.mT @ multiplier)[:, :, 0]
             return torch.div((j.mT @ change).abs().max(), 1 + x.abs().max())
@@ -232,9 +232,9 @@ class LevelSet(Constraint):
             gram = j @ j.mT
             if active is not None:
                 gram = gram + torch.diag_embed(1 - active)
-            onto = (j.mT @ torch.linalg.solve(gram, c[:, :, None]))[:, :, 0]
+            onto = (j.mT @ _solve(gram, c[:, :, None]))[:, :, 0]
             along = target - x
-            along = along - (j.mT @ torch.linalg.solve(gram, j @ along[:, :, None]))[:, :, 0]
+            along = along - (j.mT @ _solve(gram, j @ along[:, :, None]))[:, :, 0]
             pace = torch.ones_like(x[:, :1])
             if last is not None:
                 moved, turned = x - last[0], last[1] - along
@@ -293,7 +293,13 @@ class LevelSet(Constraint):
         return q.numel() - q.shape[: self.batch_dims].numel() * self.g(block.detach()).numel()
 
 
+def _solve(a: Tensor, b: Tensor) -> Tensor:
+    """a⁻¹b; on a device without asking whether a was singular, which would stall it."""
+    solution: Tensor = torch.linalg.solve_ex(a, b)[0] if a.is_cuda else torch.linalg.solve(a, b)
+    return solution
+
+
 def _project(j: Tensor, pi: Tensor) -> Tensor:
     """Π = I − Gᵀ(GGᵀ)⁻¹G, row by row."""
-    normal: Tensor = j.mT @ torch.linalg.solve(j @ j.mT, j @ pi[:, :, None])
+    normal: Tensor = j.mT @ _solve(j @ j.mT, j @ pi[:, :, None])
     return pi - normal[:, :, 0]

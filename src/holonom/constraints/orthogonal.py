@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError, ProjectionError
-from ..lists import Scalar, Tensors, add_scaled_, spread
+from ..lists import Scalar, Tensors, add_scaled_, divided, spread
 from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_view
 
 _MOST_ITERATIONS = 60
@@ -54,6 +54,8 @@ class Orthogonal(Constraint):
         self.block_view = view
         self.iterations = iterations
         self.tolerance = tolerance
+        if iterations is not None:  # K iterations leave what they leave
+            self.lost = 0.5
 
     def __repr__(self) -> str:
         return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
@@ -79,7 +81,7 @@ class Orthogonal(Constraint):
                 f"initialise it with holonom.init.orthogonal_"
             )
         distance = torch.linalg.vector_norm(sigma - 1, dim=-1)
-        moved = distance > 1e3 * torch.finfo(q.dtype).eps
+        moved = (sigma - 1).abs().amax(-1) > (16 if q.dtype.itemsize >= 4 else 2) * torch.finfo(q.dtype).eps
         # What is orthogonal to rounding stays as it is, bit for bit.
         q.copy_(torch.where(moved[..., None, None], (u @ vh).to(q.dtype), q))
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
@@ -98,7 +100,7 @@ class Orthogonal(Constraint):
             if self.iterations is not None:
                 start = q + time * p
                 moved = self._iterate(q, start)
-                p.add_((moved - start) / time)
+                p.add_(divided(moved - start, time))
                 q.copy_(moved)
                 _project_(q, p)
                 continue
@@ -108,8 +110,8 @@ class Orthogonal(Constraint):
             _subtract_product_(step, q, multiplier)
             q.add_(step)
             # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
-            p.copy_(step).div_(time)
-            _subtract_product_(p, q, deviation / -time)
+            p.copy_(divided(step, time, p))
+            _subtract_product_(p, q, divided(deviation, -time))
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         for q, z in zip(phase.q, step, strict=True):
@@ -176,6 +178,9 @@ class Orthogonal(Constraint):
     def residual(self, phase: Phase) -> Tensor:
         blocks = [q.float() if q.dtype.itemsize < 4 else q for q in phase.q]
         return torch.stack([_gram_error(q).abs().max() for q in blocks]).max()
+
+    def holds(self, phase: Phase) -> bool:
+        return super().holds(phase) if self.iterations is None else bool(self.residual(phase) < self.lost)
 
     def cotangency(self, phase: Phase) -> Tensor:
         worst = []

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, spread
-from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_radius, check_view, describe
+from .base import VIEWS, Constraint, Copies, Landing, Phase, as_matrix, check_radius, check_view, describe, on
 
 
 class Sphere(Constraint):
@@ -40,6 +40,7 @@ class Sphere(Constraint):
         if not 0 < margin < 1:
             raise ConstraintError(f"Sphere: margin must lie between 0 and 1, got {margin}")
         self.radius = radius
+        self._copies: Copies = {}
         self.has_slack = slack
         self.block_view = view
         self.margin = margin
@@ -66,7 +67,7 @@ class Sphere(Constraint):
     def _r(self, like: Tensor) -> Scalar:
         if not isinstance(self.radius, Tensor):
             return self.radius
-        return spread(self.radius.to(like.device, like.dtype), like)
+        return spread(on(self.radius, like, self._copies), like)
 
     def land_(self, q: Tensor, name: str) -> Landing:
         norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
