@@ -32,7 +32,7 @@ class Cell:
         self.indices = indices
         self.elements = sum(p.numel() for p in params)
         self._freedom: int | None = None
-        self._kernels: dict[tuple[Any, ...], fuse.Kernel] = {}
+        self._fuser = fuse.Fuser(space)
 
     def append(self, p: Tensor, name: str, index: int) -> None:
         self.params.append(p)
@@ -59,7 +59,7 @@ class Cell:
             [self.indices[i] for i in picked],
         )
         cell.elements = self.elements  # what decides about compiling must not depend on one step's gradients
-        cell._kernels = self._kernels
+        cell._fuser = self._fuser
         return cell
 
     def phase(self, state: dict[Tensor, State]) -> Phase:
@@ -117,55 +117,16 @@ class Cell:
         """Run letters on a phase; ``how`` is the group's (foreach, fuse)."""
         foreach, wanted = how
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
-            self._run_fused(phase, word, force, numbers, noises, step, last)
+            self._fuser(word, phase, force, numbers, noises, step, last)
             return
         try:
             if foreach is False:
                 for i in range(len(phase.q)):
-                    one = slice(i, i + 1)
-                    run(self.space, word, *_cut(phase, force, noises, [one], numbers), step, last)
+                    run(self.space, word, *fuse.cut(phase, force, numbers, noises, [i]), step, last)
             else:
                 run(self.space, word, phase, force, numbers, noises, step, last)
         except ProjectionError as error:
             raise ProjectionError(f"{', '.join(self.names)}: {error}") from None
-
-    def _run_fused(
-        self,
-        phase: Phase,
-        word: str,
-        force: Tensors,
-        numbers: Sequence[Numbers],
-        noises: Sequence[Tensors],
-        step: int,
-        last: bool,
-    ) -> None:
-        count = len(phase.q)
-        large = [i for i in range(count) if phase.q[i].numel() >= fuse.SMALLEST]
-        small = [slice(i, i + 1) for i in range(count) if phase.q[i].numel() < fuse.SMALLEST]
-        if small:
-            run(self.space, word, *_cut(phase, force, noises, small, numbers), step, last)
-        for pack in fuse.packs(len(large)):
-            where = [slice(i, i + 1) for i in large[pack]]
-            cut_phase, cut_force, _, cut_noises = _cut(phase, force, noises, where, numbers)
-            if self.space.elementwise and all(_flattens(x) for xs in (*cut_phase, cut_force, *cut_noises) for x in xs):
-                cut_phase = Phase(*([x.view(-1) for x in xs] for xs in cut_phase))
-                cut_force = [x.view(-1) for x in cut_force]
-                cut_noises = [[x.view(-1) for x in xs] for xs in cut_noises]
-            # One kernel per shape of the call: the compiler would count the others as recompilations.
-            shape = (len(cut_phase.q), *(len(xs) for xs in cut_noises))
-            try:
-                self._kernel(word, last, shape)(
-                    cut_phase, cut_force, fuse.as_tensors(numbers, cut_force[0]), cut_noises
-                )
-            except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
-                fuse.give_up(error)
-                run(self.space, word, cut_phase, cut_force, numbers, cut_noises, step, last)
-
-    def _kernel(self, word: str, last: bool, shape: tuple[int, ...]) -> fuse.Kernel:
-        key = (word, last, shape)
-        if key not in self._kernels:
-            self._kernels[key] = fuse.make_kernel(self.space, word, last)
-        return self._kernels[key]
 
 
 def stacked(xs: Tensors) -> Tensors:
@@ -179,23 +140,6 @@ def unstack_(batch: Tensors, tensors: Tensors) -> None:
     changed = [(x, part) for x, part in zip(tensors, parts, strict=True) if x is not part]
     if changed:
         torch._foreach_copy_([x for x, _ in changed], [part for _, part in changed])
-
-
-def _cut(
-    phase: Phase, force: Tensors, noises: Sequence[Tensors], where: list[slice], numbers: Sequence[Numbers]
-) -> tuple[Phase, Tensors, Sequence[Numbers], list[Tensors]]:
-    """Some of the tensors of every list. A noise list holds the parameters' draws, then the slacks'."""
-    count = len(phase.q)
-
-    def pick(xs: Tensors) -> Tensors:
-        return [x for s in where for x in xs[s]]
-
-    cut_noises = [[x for start in range(0, len(xs), count) for x in pick(xs[start : start + count])] for xs in noises]
-    return Phase(*(pick(xs) for xs in phase)), pick(force), numbers, cut_noises
-
-
-def _flattens(x: Tensor) -> bool:
-    return x.is_contiguous()
 
 
 def state_dtype(p: Tensor) -> torch.dtype:

@@ -21,36 +21,85 @@ from .flows import Numbers, run
 from .lists import Tensors
 
 WORTH = 5_000_000_000  # weights × steps after which the time saved exceeds a compiler's run
-SMALLEST = 16_384  # elements below which the call costs more than the pass
+SMALLEST = 16_384  # elements below which a tensor gains nothing
 PACK = 8  # tensors handed to one compiled call: more would compile longer, fewer would call more often
 
 Kernel = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors]], None]
-_broken = False
+_said = False
 
 
 def worth_it(fuse: bool | None, elements: int, step: int) -> bool:
     """``fuse``: True always, False never, None once it pays."""
-    if _broken or fuse is False:
-        return False
-    return bool(fuse) or elements * step >= WORTH
+    return elements * step >= WORTH if fuse is None else fuse
 
 
 def available() -> bool:
-    """Whether compiling works here, as far as is known."""
-    return not _broken
+    """Whether everything compiled so far did."""
+    return not _said
 
 
-def give_up(error: Exception) -> None:
-    """Say once that steps stay uncompiled, and why."""
-    global _broken
-    if not _broken:
-        _broken = True
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        warnings.warn(
-            f"holonom: torch.compile is not usable here ({reason}); steps run uncompiled, which is "
-            f"correct but slower for large models. Install a C++ compiler, or pass fuse=False to silence this.",
-            stacklevel=2,
-        )
+class Fuser:
+    """Runs letters of one space compiled, tensors in packs; what does not compile runs as it is."""
+
+    def __init__(self, space: Constraint) -> None:
+        self.space = space
+        self._kernels: dict[tuple[Any, ...], Kernel | None] = {}
+        self._numbers: tuple[Any, list[Numbers]] | None = None
+
+    def __call__(
+        self,
+        word: str,
+        phase: Phase,
+        force: Tensors,
+        numbers: Sequence[Numbers],
+        noises: Sequence[Tensors],
+        step: int,
+        last: bool,
+    ) -> None:
+        packs, rest = _plan(phase.q)
+        if rest:
+            run(self.space, word, *cut(phase, force, numbers, noises, rest), step, last)
+        for number, pack in enumerate(packs):
+            part, pulls, _, draws = cut(phase, force, numbers, noises, pack)
+            if self.space.elementwise and all(x.is_contiguous() for xs in (*part, pulls, *draws) for x in xs):
+                part = Phase(*([x.view(-1) for x in xs] for xs in part))
+                pulls = [x.view(-1) for x in pulls]
+                draws = [[x.view(-1) for x in xs] for xs in draws]
+            # Few packs each get a kernel for their very sizes; many share one, whose sizes become dynamic.
+            key = (word, last, len(pack), *map(len, draws), number if len(packs) <= 2 else None)
+            kernel = self._kernels[key] if key in self._kernels else self._compile(key, word, last)
+            if kernel is not None:
+                try:
+                    kernel(part, pulls, self._as_tensors(numbers, pulls[0]), draws)
+                    continue
+                except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
+                    self._kernels[key] = None
+                    _say(error)
+            run(self.space, word, part, pulls, numbers, draws, step, last)
+
+    def _compile(self, key: tuple[Any, ...], word: str, last: bool) -> Kernel | None:
+        try:
+            self._kernels[key] = make_kernel(self.space, word, last)
+        except Exception as error:
+            self._kernels[key] = None
+            _say(error)
+        return self._kernels[key]
+
+    def _as_tensors(self, numbers: Sequence[Numbers], like: Tensor) -> list[Numbers]:
+        """Coefficients as 0-dim tensors, so that a changed lr is not a new program; kept while they stay the same."""
+        key = None if any(isinstance(x, Tensor) for values in numbers for x in values) else (numbers, like.device)
+        if key is not None and self._numbers is not None and self._numbers[0] == key:
+            return self._numbers[1]
+        # full() fills on the device; tensor() would copy from the host and wait.
+        tensors: list[Numbers] = [
+            tuple(
+                x if isinstance(x, Tensor) else torch.full((), x, dtype=like.dtype, device=like.device) for x in values
+            )
+            for values in numbers
+        ]
+        if key is not None:
+            self._numbers = (key, tensors)
+        return tensors
 
 
 def make_kernel(space: Constraint, word: str, step_ends: bool) -> Kernel:
@@ -61,7 +110,9 @@ def make_kernel(space: Constraint, word: str, step_ends: bool) -> Kernel:
 
     # The compiler counts recompilations per code object; kernels of different words are not each other's.
     own = types.FunctionType(kernel.__code__.replace(), kernel.__globals__, f"kernel_{word}", None, kernel.__closure__)
-    return torch.compile(own, dynamic=True, fullgraph=True, options=_compiler_options())
+    # Row-wise reductions with fixed sizes meet a bug of the compiler's C++ back end (torch 2.13, outer-loop fusion).
+    dynamic = None if space.elementwise else True
+    return torch.compile(own, fullgraph=True, dynamic=dynamic, options=_compiler_options())
 
 
 def _compiler_options() -> dict[str, Any] | None:
@@ -72,14 +123,38 @@ def _compiler_options() -> dict[str, Any] | None:
     return {f"cpp.{option}": "fast"} if hasattr(config.cpp, option) else None
 
 
-def as_tensors(numbers: Sequence[Numbers], like: Tensor) -> list[Numbers]:
-    """Coefficients as 0-dim tensors, so that a changed lr is not a new program."""
-    return [
-        # full() fills on the device; tensor() would copy from the host and wait.
-        tuple(x if isinstance(x, Tensor) else torch.full((), x, dtype=like.dtype, device=like.device) for x in values)
-        for values in numbers
-    ]
+def _plan(tensors: Tensors) -> tuple[list[list[int]], list[int]]:
+    """Which tensors go into which compiled call, and which are too small for one. A few small ones ride along."""
+    everyone = list(range(len(tensors)))
+    if len(tensors) <= PACK:
+        return [everyone], []
+    large = [i for i in everyone if tensors[i].numel() >= SMALLEST]
+    small = [i for i in everyone if tensors[i].numel() < SMALLEST]
+    return [large[i : i + PACK] for i in range(0, len(large), PACK)], small
 
 
-def packs(count: int) -> list[slice]:
-    return [slice(i, i + PACK) for i in range(0, count, PACK)]
+def cut(
+    phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], where: list[int]
+) -> tuple[Phase, Tensors, Sequence[Numbers], list[Tensors]]:
+    """Some of the tensors of every list. A noise list holds the parameters' draws, then the slacks'."""
+    count = len(phase.q)
+    if len(where) == count:
+        return phase, force, numbers, list(noises)
+
+    def pick(xs: Tensors) -> Tensors:
+        return [xs[start + i] for start in range(0, len(xs), count) for i in where]
+
+    return Phase(*map(pick, phase)), pick(force), numbers, [pick(xs) for xs in noises]
+
+
+def _say(error: Exception) -> None:
+    """Say once that steps stay uncompiled, and why."""
+    global _said
+    if not _said:
+        _said = True
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(
+            f"holonom: torch.compile did not work here ({reason}); such steps run uncompiled, which is "
+            f"correct but slower for large models. Install a C++ compiler, or pass fuse=False to silence this.",
+            stacklevel=2,
+        )

@@ -6,11 +6,15 @@ global generator is read or moved.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
+CHUNK = 1 << 17  # normals a host thread draws at a time; part of the key, so it never depends on the machine
 _generators: dict[torch.device, torch.Generator] = {}
+_threads: ThreadPoolExecutor | None = None
 
 
 def mix(*parts: int) -> int:
@@ -26,8 +30,27 @@ def mix(*parts: int) -> int:
 
 def normal(shape: torch.Size, dtype: torch.dtype, device: torch.device, *key: int) -> Tensor:
     """Standard normals that depend on the key alone."""
+    out = torch.empty(shape, dtype=dtype, device=device)
+    if device.type == "cpu" and out.numel() > CHUNK:
+        _fill_in_chunks(out.view(-1), key)
+        return out
     generator = _generators.get(device)
     if generator is None:
         generator = _generators[device] = torch.Generator(device)
     generator.manual_seed(mix(*key))
-    return torch.empty(shape, dtype=dtype, device=device).normal_(generator=generator)
+    return out.normal_(generator=generator)
+
+
+def _fill_in_chunks(out: Tensor, key: tuple[int, ...]) -> None:
+    """torch draws on one thread; drawing is most of a noisy step, and chunks with their own keys share it out."""
+    global _threads
+
+    def fill(numbered: tuple[int, Tensor]) -> None:
+        number, chunk = numbered
+        generator = torch.Generator()
+        generator.manual_seed(mix(*key, number))
+        chunk.normal_(generator=generator)
+
+    if _threads is None:
+        _threads = ThreadPoolExecutor(max(1, torch.get_num_threads()), thread_name_prefix="holonom-noise")
+    list(_threads.map(fill, enumerate(torch.split(out, CHUNK))))

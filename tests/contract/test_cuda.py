@@ -188,7 +188,7 @@ def test_a_grad_scaler_skips_what_overflowed(case):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("space", [None, Circle(1.0), Sphere(9.0)], ids=["free", "circle", "sphere"])
 def test_the_compiled_step_is_the_same_step_on_the_device(dtype, space, monkeypatch):
-    monkeypatch.setattr(fuse, "_broken", False)
+    monkeypatch.setattr(fuse, "_said", False)
     results = []
     for compiled in (True, False):
         q = torch.nn.Parameter(torch.linspace(-0.5, 0.5, 128 * 128, device="cuda", dtype=dtype).reshape(128, 128))

@@ -43,7 +43,7 @@ def train(net, opt, steps):
 @pytest.fixture
 def compiled(monkeypatch):
     """The calls of compiled kernels."""
-    monkeypatch.setattr(fuse, "_broken", False)
+    monkeypatch.setattr(fuse, "_said", False)
     calls = []
     make = fuse.make_kernel
 
@@ -135,7 +135,7 @@ def test_where_compiling_fails_one_warning_is_given_and_training_goes_on(space, 
     plain, plain_opt = build(space, fuse=False)
     train(plain, plain_opt, 3)
     monkeypatch.setattr(fuse, "make_kernel", make)
-    monkeypatch.setattr(fuse, "_broken", False)
+    monkeypatch.setattr(fuse, "_said", False)
     assert fuse.available()
     net, opt = build(space, fuse=True)
     with warnings.catch_warnings(record=True) as caught:

@@ -1,7 +1,7 @@
 """Motion on every manifold without noise: where to start, what force to feel, how to read energy and momenta.
 
 Every system has a few blocks, a generic start on the manifold with a tangent momentum of size one, and a
-smooth potential without symmetry, U = Σ a·x + ½ Σ b x² with fixed incommensurate coefficients.
+smooth potential without symmetry, U = Σ aᵢxᵢ + ½ Σ bᵢxᵢ².
 """
 
 import torch
@@ -11,11 +11,11 @@ from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
 
 
 def ellipsoid(x):
-    return (x[0] ** 2 / 1.5 + x[1] ** 2 + x[2] ** 2 / 0.7 - 1).reshape(1)
+    return x[0] ** 2 / 1.5 + x[1] ** 2 + x[2] ** 2 / 0.7 - 1
 
 
 def ball(x):
-    return (x.square().sum() - 1).reshape(1)
+    return x.square().sum() - 1
 
 
 # name: (constraint, shape, size of the initial entries; Sphere, Orthogonal and LevelSet scale them onto the manifold)
@@ -36,7 +36,7 @@ MOMENTA = ("momentum", "slack_momentum")
 class Motion:
     """One system, its optimizer at τ = 0, and the force it feels."""
 
-    def __init__(self, name, h, word="BAOAB", friction=0.0, dtype=torch.float64):
+    def __init__(self, name, h, word="BAOAB", friction=0.0):
         space, shape, size = SYSTEMS[name]
         generator = torch.Generator().manual_seed(11)
         start = size * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -45,7 +45,7 @@ class Motion:
         count = start.numel()
         self.slope = torch.sin(torch.arange(1.0, count + 1, dtype=torch.float64)).reshape(shape)
         self.stiffness = 1 + torch.cos(2.0 * torch.arange(count, dtype=torch.float64)).reshape(shape) / 2
-        self.q = torch.nn.Parameter(start.to(dtype))
+        self.q = torch.nn.Parameter(start)
         self.optimizer = Langevin([self.q], h, scheme=word, friction=friction, constraint=space)
         self.state = self.optimizer.state[self.q]
         for slot in self.momenta:
@@ -58,7 +58,7 @@ class Motion:
 
     def force(self):
         x = self.q.detach()
-        self.q.grad = (self.slope + self.stiffness * x).to(x)
+        self.q.grad = self.slope + self.stiffness * x
 
     def step(self, count=1):
         for _ in range(count):

@@ -76,7 +76,7 @@ def test_the_test_can_tell_the_measures_apart():
         ("BAOAB", "new", 0.3, 25, 100, 4000, 0.005),
         ("OBA", "new", 0.05, 100, 120, 5000, 0.02),
         ("L", "old", 0.01, 100, 200, 4000, 0.01),
-        ("L", "new", 0.02, 50, 70, 2000, 0.02),
+        ("L", "new", 0.01, 60, 100, 2500, 0.01),
     ],
 )
 def test_an_ellipse_carries_arc_length(word, direction, h, burn, steps, chains, bias):

@@ -25,7 +25,7 @@ def position(name, word, friction, steps):
 
 @cache
 def limit(name, friction):
-    coarse, fine = (position(name, "BAOAB", friction, steps) for steps in (30, 60))
+    coarse, fine = (position(name, "BAOAB", friction, steps) for steps in (20, 40))
     return (4 * fine - coarse) / 3
 
 

@@ -6,7 +6,8 @@ steps says that errors are taken out as fast as they come. It is asked for along
 
 Letters are run straight on the optimizer's state: what is left out of step(), drawing the noise by key and
 looking at gradients, is most of its time for tensors this small and touches no geometry. The normals come
-from a pool of odd size, so that they never fall into step with anything.
+from a pool of odd size, so that they never fall into step with anything. ABO runs as kick, bath, drift: what
+the bath or the drift leaves off the cotangent space is still there at the end of the step, to be seen.
 """
 
 import pytest
@@ -16,17 +17,11 @@ from holonom import Langevin
 from holonom.cell import Cell
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
 from holonom.flows import LETTERS, Physics, run
+from holonom.scheme import compile_word
+from tests.law.mechanics import ball, ellipsoid
 
 TEMPERATURE, BOUND = 0.1, 1e-5
 LOOSE = pytest.mark.xfail(strict=True, reason="RATTLE's solve stops at 1e-6, which the momentum sees divided by h")
-
-
-def ellipsoid(x):
-    return (x[0] ** 2 / 1.5 + x[1] ** 2 + x[2] ** 2 / 0.7 - 1).reshape(1)
-
-
-def ball(x):
-    return (x.square().sum() - 1).reshape(1)
 
 
 @torch.no_grad()
@@ -41,15 +36,18 @@ def simulate(space, shape, word, h, steps):
     cell = Cell(space, [q], ["q"], [0])
     phase, force = cell.phase(optimizer.state), cell.force(q.dtype, optimizer.param_groups[0])
 
-    numbers = [LETTERS[x].numbers(h / word.count(x), Physics(1.0, TEMPERATURE, 0.0, 0.0), None) for x in word]
-    noisy = [LETTERS[x].noise is not None for x in word]
+    program = compile_word(word).program
+    letters = "".join(op.letter for op in program)
+    physics = Physics(1.0, TEMPERATURE, 0.0, 0.0)
+    numbers = [LETTERS[op.letter].numbers((op.tail + op.head) * h, physics, None) for op in program]
+    noisy = [LETTERS[letter].noise is not None for letter in letters]
     moved = phase.ambient if word == "L" else phase.momenta
     pool = [[torch.randn(x.shape, generator=generator) for x in moved] for _ in range(997)]
 
     residual = cotangency = 0.0
     for n in range(steps):
         noise = [x.clone() for x in pool[n % 997]]  # letters project their noise in place
-        run(space, word, phase, force, numbers, [noise if x else [] for x in noisy], n, True)
+        run(space, letters, phase, force, numbers, [noise if x else [] for x in noisy], n, True)
         if n % (steps // 100) == 0 or n == steps - 1:
             residual = max(residual, optimizer.residuals()[0])
             cotangency = max(cotangency, optimizer.cotangencies()[0])
@@ -59,11 +57,10 @@ def simulate(space, shape, word, h, steps):
 @pytest.mark.parametrize(
     ("space", "shape", "word", "h"),
     [
-        (Circle(0.7), (5,), "OBA", 0.1),
-        (Sphere(0.9, slack=False), (2, 3), "OBA", 0.1),
+        (Circle(0.7), (5,), "ABO", 0.1),
         (Sphere(0.9, slack=False), (2, 3), "L", 0.01),
-        (Sphere(0.9), (2, 3), "OBA", 0.1),
-        pytest.param(Orthogonal(), (4, 2), "OBA", 0.1, marks=LOOSE),
+        (Sphere(0.9), (2, 3), "ABO", 0.1),
+        pytest.param(Orthogonal(), (4, 2), "ABO", 0.1, marks=LOOSE),
         (Orthogonal(), (3, 3), "L", 0.01),
     ],
     ids=lambda x: repr(x).replace(" ", ""),
@@ -81,6 +78,6 @@ def test_nothing_drifts_off_a_level_set(g, slack):
     And fewer are needed: every drift ends with Newton's iteration on g itself, from wherever it starts, and
     every momentum is projected at the point reached. Nothing of a step's error is left to the next one.
     """
-    residual, cotangency = simulate(LevelSet(g, slack=slack, batch_dims=1), (2, 3), "OBA", 0.1, 300)
+    residual, cotangency = simulate(LevelSet(g, slack=slack, batch_dims=1), (2, 3), "ABO", 0.1, 500)
     assert residual <= BOUND
     assert cotangency <= BOUND

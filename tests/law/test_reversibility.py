@@ -33,8 +33,7 @@ def test_the_way_back_is_the_way(name, word):
 
 def test_friction_is_not_reversible():
     """The check sees what it should: a little friction, and the start is missed."""
-    motion = Motion("free", h=0.1)
-    motion.optimizer.param_groups[0]["friction"] = 1e-3
+    motion = Motion("free", h=0.1, friction=1e-3)
     start = motion.q.detach().clone()
     motion.step(200)
     motion.reverse()

@@ -1,9 +1,8 @@
 """OBA at τ = 0 *is* torch.optim.SGD with momentum: μ = e^{−γh}, lr = h², to rounding, on a network in training.
 
 With v = −p/h, O gives p ← μp, B adds −h∇L, so v ← μv + ∇L; A moves θ by hp = −h²v. The two programs round
-differently, and training amplifies what they round: the tolerance is 1e6 roundings over a thousand steps of
-a net that learns its task, far below any difference of method (a misplaced factor of 1 + 1e-6 would show in
-double precision).
+differently, and training amplifies what they round: up to 300 roundings were seen after a thousand steps of
+a net that learns its task, and 3000 are allowed. In double precision a factor of 1 + 1e-11 would show.
 """
 
 import copy
@@ -57,6 +56,5 @@ def test_oba_without_noise_is_sgd_with_momentum(momentum, decay, dtype):
     before, after = train(ours, Langevin.like_sgd(ours.parameters(), lr, momentum, weight_decay=decay), dtype)
     train(theirs, torch.optim.SGD(theirs.parameters(), lr, momentum, weight_decay=decay), dtype)
     assert after < 0.9 * before
-    tolerance = {torch.float64: 1e6, torch.float32: 1e4}[dtype] * torch.finfo(dtype).eps
     for p, q in zip(ours.parameters(), theirs.parameters()):
-        torch.testing.assert_close(p, q, rtol=0, atol=tolerance)
+        torch.testing.assert_close(p, q, rtol=0, atol=3000 * torch.finfo(dtype).eps)

@@ -88,8 +88,12 @@ class Circle(Constraint):
 
     def settle_(self, phase: Phase, step: int) -> None:
         # Whole turns leave θ alone but cost the angle its last bits.
-        turns = torch._foreach_round(torch._foreach_mul(phase.slack, 0.5))
-        torch._foreach_add_(phase.slack, turns, alpha=-2)
+        if torch.compiler.is_compiling():  # the multi-tensor round would split the pass
+            for u in phase.slack:
+                u.sub_(2 * torch.round(0.5 * u))
+        else:
+            turns = torch._foreach_round(torch._foreach_mul(phase.slack, 0.5))
+            torch._foreach_add_(phase.slack, turns, alpha=-2)
         sines = _sin(phase.slack)
         if isinstance(self.radius, Tensor):
             for x in sines:
@@ -124,7 +128,7 @@ class Circle(Constraint):
 def _sin(angles: Tensors) -> Tensors:
     """sin(πu) for |u| ≤ 1."""
     if torch.compiler.is_compiling():
-        return [_polynomial(torch.copysign(torch.minimum(u.abs(), 1 - u.abs()), u)) for u in angles]
+        return [_polynomial(2 * u.clamp(-0.5, 0.5) - u) for u in angles]  # beyond a quarter turn: mirrored, exactly
     return list(torch._foreach_sin(torch._foreach_mul(angles, math.pi)))
 
 
