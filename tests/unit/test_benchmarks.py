@@ -1,0 +1,20 @@
+"""The benchmark at its quickest: it runs, and writes what it measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_quick_run_writes_its_rows(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.run", "--quick", "--only", "matrix", "--out", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    record = json.loads((tmp_path / "bench.json").read_text())
+    measured = {row["name"]: row for row in record["rows"] if row["status"] == "measured"}
+    assert measured["torch SGD, momentum 0.9, foreach"]["ratio"] == 1
+    ours = [row for row in measured.values() if row["role"] == "holonom"]
+    assert ours
+    assert all(row["error"] < 1e-5 and row["milliseconds"] > 0 for row in ours)
+    assert (tmp_path / "bench.png").stat().st_size > 1000
