@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,10 +44,6 @@ class Cell:
         if self._freedom is None:
             self._freedom = sum(self.space.degrees_of_freedom(p.detach()) for p in self.params)
         return self._freedom
-
-    def worst(self, phase: Phase, measure: Callable[[Phase], Tensor]) -> Tensor:
-        """A diagnostic over all parameters of the cell."""
-        return measure(phase) if self.elements else torch.zeros(())
 
     def select(self, keep: Sequence[bool]) -> Cell:
         """The same cell without some of its parameters (those that got no gradient)."""

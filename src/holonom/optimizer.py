@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 from . import checkpoint, engine, groups, guard, hyper
 from .cell import Cell
-from .constraints.base import Constraint, Phase
+from .constraints.base import Constraint
 from .errors import NonFiniteGradientError, ProjectionError
-from .lists import scale_, sum_of_squares
-from .scheme import compile_word
+from .lists import scale_
+from .observe import Phases, kinetic_temperature, worst
 from .table import routing_table
 
 
@@ -154,8 +154,10 @@ class Langevin(Optimizer):
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
 
-    def _build_cells(self) -> list[list[Cell]]:
+    def _all_cells(self) -> list[list[Cell]]:
         """Parameters that move together: one space, dtype and device, and one shape where stacked."""
+        if self._cells is not None:
+            return self._cells
         cells: list[list[Cell]] = []
         index = -1
         for group, space in zip(self.param_groups, self._spaces, strict=True):
@@ -170,6 +172,7 @@ class Langevin(Optimizer):
                 cell = buckets.setdefault(key, Cell(space, [], [], []))
                 cell.append(p, groups.name_of(group, offset, index), index)
             cells.append(list(buckets.values()))
+        self._cells = cells
         return cells
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
@@ -203,10 +206,9 @@ class Langevin(Optimizer):
 
     def _active_cells(self) -> list[list[Cell]]:
         """The cells, less the parameters without a gradient; in-place edits are taken up here."""
-        if self._cells is None:
-            self._cells = self._build_cells()
+        everyone = self._all_cells()
         active = []
-        for cells in self._cells:
+        for cells in everyone:
             kept = []
             for cell in cells:
                 have = [p.grad is not None for p in cell.params]
@@ -215,7 +217,7 @@ class Langevin(Optimizer):
                 elif any(have):
                     kept.append(cell.select(have))
             active.append(kept)
-        if any(self._cells) and not any(active) and not self._warned_idle:
+        if any(everyone) and not any(active) and not self._warned_idle:
             self._warned_idle = True
             warnings.warn(
                 "no parameter of this optimizer has a gradient, so the step changes nothing. Call backward() first; "
@@ -289,10 +291,8 @@ class Langevin(Optimizer):
         self._skipped.clear()
         return skipped
 
-    def _phases(self) -> list[list[tuple[Cell, Phase]]]:
-        if self._cells is None:
-            self._cells = self._build_cells()
-        return [[(cell, cell.widened(cell.phase(self.state))) for cell in cells] for cells in self._cells]
+    def _phases(self) -> list[Phases]:
+        return [[(cell, cell.widened(cell.phase(self.state))) for cell in cells] for cells in self._all_cells()]
 
     @torch.no_grad()
     def residuals(self) -> list[float]:
@@ -302,18 +302,13 @@ class Langevin(Optimizer):
         sets, 0 without a constraint.
         """
         self._warn_skipped()
-        return [
-            max((float(cell.worst(phase, cell.space.residual)) for cell, phase in pairs), default=0.0)
-            for pairs in self._phases()
-        ]
+        return [worst(phases, lambda space, phase: space.residual(phase)) for phases in self._phases()]
 
     @torch.no_grad()
     def cotangencies(self) -> list[float]:
         """Per group: the largest |∇g·p|, how far a momentum points off its manifold."""
-        return [
-            max((float(cell.worst(phase, cell.space.cotangency)) for cell, phase in pairs if phase.p), default=0.0)
-            for pairs in self._phases()
-        ]
+        moving = [[(cell, phase) for cell, phase in phases if phase.p] for phases in self._phases()]
+        return [worst(phases, lambda space, phase: space.cotangency(phase)) for phases in moving]
 
     @torch.no_grad()
     def temperatures(self) -> list[float]:
@@ -321,15 +316,7 @@ class Langevin(Optimizer):
 
         A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
         """
-        result = []
-        for group, pairs in zip(self.param_groups, self._phases(), strict=True):
-            freedom = sum(cell.degrees_of_freedom() for cell, _ in pairs)
-            if compile_word(group["scheme"]).overdamped or not freedom:
-                result.append(math.nan)
-                continue
-            energy = sum(float(sum_of_squares(phase.momenta)) for _, phase in pairs)
-            result.append(energy / freedom)
-        return result
+        return [kinetic_temperature(*pair) for pair in zip(self.param_groups, self._phases(), strict=True)]
 
     @torch.no_grad()
     def project_(self) -> None:
@@ -351,9 +338,7 @@ class Langevin(Optimizer):
     @torch.no_grad()
     def _settle_edits(self) -> None:
         """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
-        if self._cells is None:
-            self._cells = self._build_cells()
-        for group, cells in zip(self.param_groups, self._cells, strict=True):
+        for group, cells in zip(self.param_groups, self._all_cells(), strict=True):
             for cell in cells:
                 self._take_up_edits(group, cell)
 
