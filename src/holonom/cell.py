@@ -71,6 +71,8 @@ class Cell:
 
     def widened(self, phase: Phase) -> Phase:
         """The phase with positions in the state's precision: themselves, or copies of half-precision ones."""
+        if self.params[0].dtype.itemsize >= 4:
+            return phase
         return phase._replace(q=[q.to(state_dtype(q)) for q in phase.q])
 
     def force(self, dtype: torch.dtype, group: dict[str, Any]) -> Tensors:

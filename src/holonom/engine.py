@@ -89,7 +89,9 @@ class _Work:
         self.cell = cell
         self.phase = cell.phase(state)
         self.force = self._stack(cell.force(state_dtype(cell.params[0]), group))
-        self.batch = Phase(*map(self._stack, cell.widened(self.phase)))
+        self.batch = cell.widened(self.phase)
+        if cell.space.stacks:
+            self.batch = Phase(*map(self._stack, self.batch))
 
     def _stack(self, tensors: Tensors) -> Tensors:
         return stacked(tensors) if self.cell.space.stacks else tensors
@@ -98,8 +100,9 @@ class _Work:
         return self._stack(self.cell.noise(state, letter in "LM", key))
 
     def write_back(self) -> None:
-        for batch, tensors in zip(self.batch, self.phase, strict=True):
-            unstack_(batch, tensors)
+        if self.batch is not self.phase:
+            for batch, tensors in zip(self.batch, self.phase, strict=True):
+                unstack_(batch, tensors)
 
 
 def _segments(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None]]:
