@@ -7,7 +7,7 @@ r₁ = 5; τ = 5e-5. The paper trains for 10,000 epochs and shows one run; the d
 epochs of eight replicas at once, which takes about two minutes on two cores. Claim (paper: 81 %
 against 91.7 %): constraints with noise generalise better than plain SGD. At this small scale the
 constrained runs are still catching up and SGD has only begun to overfit, so expect "inconclusive";
-``--epochs 10000`` is the paper's length (13 minutes on two cores).
+``--epochs 10000`` is the paper's length (14 minutes on two cores).
 """
 
 from __future__ import annotations
