@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -54,7 +54,6 @@ def hidden(place: Place) -> bool:
     return 0 < place.layer < place.layers - 1
 
 
-Selector = str | type[nn.Module] | Callable[[Place], bool]
 Rules = Mapping[Any, Mapping[str, Any]] | Iterable[tuple[Any, Mapping[str, Any]]]
 
 
