@@ -5,9 +5,11 @@ partitioned molecular-dynamics integrator.
 """
 
 from . import constraints, init, presets, soft
+from .ensemble import Ensemble
 from .errors import (
     CheckpointError,
     ConstraintError,
+    EnsembleError,
     NonFiniteGradientError,
     PartitionError,
     ProjectionError,
@@ -30,6 +32,8 @@ __version__ = "0.1.0"
 __all__ = [
     "CheckpointError",
     "ConstraintError",
+    "Ensemble",
+    "EnsembleError",
     "Langevin",
     "NonFiniteGradientError",
     "PartitionError",

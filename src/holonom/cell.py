@@ -10,12 +10,15 @@ from torch import Tensor
 
 from . import fuse
 from .constraints.base import Constraint, Phase
+from .counter import Spec
 from .errors import ProjectionError
 from .flows import Numbers, run
 from .lists import Tensors
 from .noise import normal
 
 State = dict[str, Any]
+How = tuple[bool | None, bool | None]  # a group's (foreach, fuse)
+Key = tuple[int | Tensor, int | Tensor, int]  # seed, step, draw; tensors where replicas draw for themselves
 
 
 class Cell:
@@ -88,18 +91,26 @@ class Cell:
             force = list(torch._foreach_add(force, positions, alpha=group["weight_decay"]))
         return force
 
-    def noise(self, state: dict[Tensor, State], overdamped: bool, key: tuple[int, ...]) -> Tensors:
+    def noise(self, state: dict[Tensor, State], overdamped: bool, key: Key, compiled: bool) -> Tensors:
         """Normals for everything a letter shakes: momenta and slack momenta, or positions and slack."""
         slots = self.space.slots
         other = slots[:1] if overdamped else slots[1:]
-        main: Tensors = []
-        rest: Tensors = []
-        for index, p in zip(self.indices, self.params, strict=True):
-            main.append(self.space.view(normal(p.shape, state_dtype(p), p.device, *key, index, 0)))
-            for slot in other:
-                like = state[p][slot]
-                rest.append(normal(like.shape, like.dtype, like.device, *key, index, 1))
-        return main + rest
+        specs = [(p.shape, state_dtype(p), index, 0) for index, p in zip(self.indices, self.params, strict=True)]
+        for slot in other:
+            shaken = [state[p][slot] for p in self.params]
+            specs += [(x.shape, x.dtype, index, 1) for index, x in zip(self.indices, shaken, strict=True)]
+        drawn = self._draw(specs, key, compiled)
+        count = len(self.params)
+        return [self.space.view(x) for x in drawn[:count]] + drawn[count:]
+
+    def _draw(self, specs: list[Spec], key: Key, compiled: bool) -> Tensors:
+        seed, step, draw = key
+        if not isinstance(seed, Tensor) and not isinstance(step, Tensor):
+            device = self.params[0].device
+            return [normal(shape, dtype, device, seed, step, draw, *where) for shape, dtype, *where in specs]
+        assert isinstance(seed, Tensor)
+        assert isinstance(step, Tensor)
+        return self._fuser.draw(specs, seed, step, draw, compiled)
 
     def run(
         self,
@@ -110,9 +121,9 @@ class Cell:
         noises: Sequence[Tensors],
         step: int,
         last: bool,
-        how: tuple[bool | None, bool | None],
+        how: How,
     ) -> None:
-        """Run letters on a phase; ``how`` is the group's (foreach, fuse)."""
+        """Run letters on a phase."""
         foreach, wanted = how
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
             self._fuser(word, phase, force, numbers, noises, step, last)

@@ -55,5 +55,10 @@ def restore_state(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, An
     float32 momenta and slack into half precision and break the constraint.
     """
     for group, other in zip(groups, saved["param_groups"], strict=True):
+        if isinstance(group["seed"], Tensor) and group["params"]:
+            group["seed"] = group["seed"].to(group["params"][0].device)
         for p, index in zip(group["params"], other["params"], strict=True):
-            state[p] = {k: v.to(p.device, state_dtype(p), copy=True) for k, v in saved["state"].get(index, {}).items()}
+            state[p] = {
+                k: v.to(p.device, state_dtype(p) if v.is_floating_point() else v.dtype, copy=True)
+                for k, v in saved["state"].get(index, {}).items()
+            }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from . import hyper
-from .cell import Cell, State, stacked, state_dtype, unstack_
+from .cell import Cell, Key, State, stacked, state_dtype, unstack_
 from .constraints.base import Phase
 from .flows import LETTERS, is_noisy
+from .fuse import worth_it
 from .lists import Scalar, Tensors, sum_of_squares
 from .scheme import Op, compile_word
 
@@ -29,6 +31,8 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
         # A copy: schedulers change a tensor lr in place, and what is owed is owed at this step's rate.
         group["owed"] = (h.clone() if isinstance(h, Tensor) else h) if scheme.tail else 0.0
     group["step"] += 1
+    if isinstance(group["seed"], Tensor):
+        state[group["params"][0]]["clock"].add_(1)
 
 
 def pay_debt(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
@@ -57,6 +61,10 @@ def run_program(
     thermostat = state[group["params"][0]].get("thermostat")
     work = [_Work(cell, group, state) for cell in cells]
     how = (group["foreach"], group["fuse"])
+    seed = group["seed"]
+    clock = state[group["params"][0]]["clock"] if isinstance(seed, Tensor) else group["step"]
+    # A captured graph is replayed for all later steps: what happens only now and then must happen in every one.
+    step = 0 if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing() else group["step"]
     draw = 0 if ends_step else -len(program)  # a debt's noise is not that of the step that follows
     segments = _segments(program)
     for position, (ops, update) in enumerate(segments):
@@ -67,10 +75,10 @@ def run_program(
         last = ends_step and position == len(segments) - 1
         for part in work:
             noises = [
-                part.noise(state, letter, (group["seed"], group["step"], draw + i)) if yes else []
+                part.noise(state, letter, (seed, clock, draw + i)) if yes else []
                 for i, (letter, yes) in enumerate(zip(word, noisy, strict=True))
             ]
-            part.cell.run(part.batch, word, part.force, numbers, noises, group["step"], last, how)
+            part.cell.run(part.batch, word, part.force, numbers, noises, step, last, how)
         draw += len(ops)
         if update is not None:
             assert thermostat is not None
@@ -87,6 +95,8 @@ class _Work:
 
     def __init__(self, cell: Cell, group: dict[str, Any], state: StateMap) -> None:
         self.cell = cell
+        # A draw run word by word costs about ten letters, so compiling it pays ten times sooner.
+        self.draws_compiled = worth_it(group["fuse"], 10 * cell.elements, group["step"])
         self.phase = cell.phase(state)
         self.force = self._stack(cell.force(state_dtype(cell.params[0]), group))
         self.batch = cell.widened(self.phase)
@@ -96,8 +106,8 @@ class _Work:
     def _stack(self, tensors: Tensors) -> Tensors:
         return stacked(tensors) if self.cell.space.stacks else tensors
 
-    def noise(self, state: StateMap, letter: str, key: tuple[int, ...]) -> Tensors:
-        return self._stack(self.cell.noise(state, letter in "LM", key))
+    def noise(self, state: StateMap, letter: str, key: Key) -> Tensors:
+        return self._stack(self.cell.noise(state, letter in "LM", key, self.draws_compiled))
 
     def write_back(self) -> None:
         if self.batch is not self.phase:

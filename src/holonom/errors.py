@@ -23,3 +23,11 @@ class CheckpointError(ValueError):
 
 class PartitionError(ValueError):
     """Rules that miss a parameter or claim it twice."""
+
+
+class EnsembleError(ValueError):
+    """Models that cannot be stacked, or a batch that does not fit the replicas."""
+
+
+class DataError(RuntimeError):
+    """A data set that is missing, damaged, or not what its name says."""

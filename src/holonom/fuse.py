@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import counter
 from .constraints.base import Constraint, Phase
 from .flows import Numbers, run
 from .lists import Tensors
@@ -45,6 +46,7 @@ class Fuser:
         self.space = space
         self._kernels: dict[tuple[Any, ...], Kernel | None] = {}
         self._numbers: tuple[Any, list[Numbers]] | None = None
+        self._draw: counter.Draw | None = None
 
     def __call__(
         self,
@@ -61,7 +63,9 @@ class Fuser:
             run(self.space, word, *cut(phase, force, numbers, noises, rest), step, last)
         for number, pack in enumerate(packs):
             part, pulls, _, draws = cut(phase, force, numbers, noises, pack)
-            if self.space.elementwise and all(x.is_contiguous() for xs in (*part, pulls, *draws) for x in xs):
+            per_replica = any(isinstance(x, Tensor) and x.ndim for values in numbers for x in values)
+            contiguous = all(x.is_contiguous() for xs in (*part, pulls, *draws) for x in xs)
+            if self.space.elementwise and contiguous and not per_replica:
                 part = Phase(*([x.view(-1) for x in xs] for xs in part))
                 pulls = [x.view(-1) for x in pulls]
                 draws = [[x.view(-1) for x in xs] for xs in draws]
@@ -76,6 +80,16 @@ class Fuser:
                     self._kernels[key] = None
                     _say(error)
             run(self.space, word, part, pulls, numbers, draws, step, last)
+
+    def draw(self, specs: list[counter.Spec], seeds: Tensor, step: Tensor, draw: int, compiled: bool) -> Tensors:
+        """Normals for every replica's own stream; ``draw`` is part of the program, so it compiles as a constant."""
+        if compiled and available():
+            self._draw = self._draw or counter.compiled()
+            try:
+                return self._draw(specs, seeds, step, draw)
+            except Exception as error:
+                _say(error)
+        return counter.normals(specs, seeds, step, draw)
 
     def _compile(self, key: tuple[Any, ...], word: str, last: bool) -> Kernel | None:
         try:

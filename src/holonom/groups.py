@@ -58,10 +58,15 @@ def create_state(group: dict[str, Any], space: Constraint, start: int, state: di
         read_slack(space, p, own)
     if scheme.thermostatted and group["params"]:
         first = group["params"][0]
-        numbers = [group[name] for name in ("lr", "temperature", "coupling", "driving_noise")]
+        numbers = [group[name] for name in ("lr", "temperature", "coupling", "driving_noise", "seed")]
         shapes = [x.shape for x in numbers if isinstance(x, Tensor)]
         shape = torch.broadcast_shapes(*shapes) if shapes else ()  # type: ignore[no-untyped-call]
         state[first]["thermostat"] = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
+    if isinstance(group["seed"], Tensor) and group["params"]:
+        # On the device, so that a captured graph counts its own replays.
+        first = group["params"][0]
+        group["seed"] = group["seed"].to(first.device)
+        state[first]["clock"] = torch.zeros((), dtype=torch.int64, device=first.device)
     return landings
 
 

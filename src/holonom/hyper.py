@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .constraints.base import Constraint
@@ -39,13 +40,35 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
                 bound = "at least 0" if infinite else "finite and at least 0"
                 raise ValueError(f"{name} ({symbol}) must be {bound}, got {x}")
     scheme = compile_word(group["scheme"])
-    if not isinstance(group["seed"], int):
-        raise TypeError(f"seed must be a whole number, got {group['seed']!r}")
+    _check_seed(group["seed"])
     if scheme.word == "M" and type(space) is not Constraint:
         raise ValueError(
             f"scheme 'M' averages the noise of two steps, which on {space!r} lies in two tangent spaces; "
             f"use scheme='BAOAB' with friction=float('inf'), the same method with projected momenta"
         )
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or seed.ndim > 1:
+            raise TypeError(
+                f"a tensor seed is one int64 or (R,) of them, one per replica; got {seed.dtype} of shape "
+                f"{tuple(seed.shape)}"
+            )
+    elif not isinstance(seed, int):
+        raise TypeError(f"seed must be a whole number, got {seed!r}")
+
+
+def check_replicas(group: dict[str, Any]) -> None:
+    """Seeds of shape (R,) need parameters of shape (R, …)."""
+    seed = group["seed"]
+    if isinstance(seed, Tensor) and seed.ndim:
+        for p in group["params"]:
+            if p.shape[:1] != seed.shape:
+                raise ValueError(
+                    f"{len(seed)} seeds need parameters of shape ({len(seed)}, …), one slice a replica; "
+                    f"got {tuple(p.shape)}. One model takes one seed."
+                )
 
 
 def physics(group: dict[str, Any]) -> Physics:

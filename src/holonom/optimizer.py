@@ -52,6 +52,8 @@ class Langevin(Optimizer):
         fuse: compile the step into one pass over memory: True from the first step, False never, None
             once a run has moved enough weights for the compiler's time to have paid.
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
+            A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
+            thermostat; a model trained alone with one of those seeds (0-dim) draws the same.
 
     In-place edits of a parameter between steps (loading weights, clamping) are taken up by the next
     step: the parameter is landed on its manifold again and its momentum projected.
@@ -77,7 +79,7 @@ class Langevin(Optimizer):
         maximize: bool = False,
         foreach: bool | None = None,
         fuse: bool | None = None,
-        seed: int = 0,
+        seed: int | Tensor = 0,
     ) -> None:
         self._default_space = constraint
         self._spaces: list[Constraint] = []
@@ -132,6 +134,7 @@ class Langevin(Optimizer):
         group["constraint"] = repr(space)
         group["step"], group["owed"] = 0, None
         try:
+            hyper.check_replicas(group)
             landings = groups.create_state(group, space, len(known) - len(params), self.state)
         except Exception:
             for p in self.param_groups.pop()["params"]:
@@ -332,6 +335,12 @@ class Langevin(Optimizer):
         for pairs in self._phases():
             for _, phase in pairs:
                 scale_(phase.momenta, factor)
+
+    def count_replays(self, steps: int) -> None:
+        """Tell the host about steps that ran as replays of a captured graph, which runs no Python."""
+        for group in self.param_groups:
+            group["step"] += steps
+        self._note_versions(p for group in self.param_groups for p in group["params"])
 
     # ── torch's contract ─────────────────────────────────────────────────────────────────────────
 

@@ -19,7 +19,8 @@ class Place:
     """Where a parameter sits: its name, its module, and the number of its layer.
 
     Layers are counted by modules that own a weight of two or more dimensions, in the order the model
-    registers them; a module without one (a norm) belongs to the layer before it.
+    registers them; a module without one (a norm) belongs to the layer before it. The leading dimension
+    of an :class:`holonom.Ensemble` counts as none: ``ndim`` is that of one replica's parameter.
     """
 
     name: str
@@ -27,16 +28,27 @@ class Place:
     module: nn.Module
     layer: int
     layers: int
+    batch_dims: int = 0
+
+    @property
+    def ndim(self) -> int:
+        return self.parameter.ndim - self.batch_dims
+
+    @property
+    def view(self) -> str | None:
+        """How a constraint should read the parameter as matrices."""
+        kind = [*(["batch"] if self.batch_dims else []), *(["conv"] if self.ndim > 2 else [])]
+        return " ".join(kind) or None
 
 
 def weights(place: Place) -> bool:
     """Weight matrices and kernels: two or more dimensions."""
-    return place.parameter.ndim >= 2
+    return place.ndim >= 2
 
 
 def biases(place: Place) -> bool:
     """Everything that is not a matrix: biases, and the weights of norms."""
-    return place.parameter.ndim < 2
+    return place.ndim < 2
 
 
 def first(place: Place) -> bool:
@@ -101,14 +113,15 @@ def locate(model: nn.Module) -> list[Place]:
     """Every parameter of a model and where it sits; shared parameters count once."""
     found = []
     layer = -1
+    batch_dims = getattr(model, "batch_dims", 0)
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         own = [(name, p) for name, p in module.named_parameters(prefix, recurse=False) if id(p) not in seen]
         seen.update(id(p) for _, p in own)
-        if any(p.ndim >= 2 for _, p in own):
+        if any(p.ndim - batch_dims >= 2 for _, p in own):
             layer += 1
         found += [(name, p, module, max(layer, 0)) for name, p in own]
-    return [Place(name, p, module, at, max(layer + 1, 1)) for name, p, module, at in found]
+    return [Place(name, p, module, at, max(layer + 1, 1), batch_dims) for name, p, module, at in found]
 
 
 def _matches(selector: Any, place: Place) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .constraints import Circle, Constraint, Orthogonal, Sphere
+from .ensemble import Ensemble
 from .errors import PartitionError
 from .heun import HeunLangevin
 from .optimizer import Langevin
@@ -29,19 +30,19 @@ INFINITE = math.inf
 
 def sgld(model: Trainable, lr: float = 0.05, temperature: float = 5e-5, **options: Any) -> Langevin:
     """Stochastic gradient Langevin dynamics: θ ← θ − h∇L + √(2τh) R (2.51). Defaults: paper Fig. 1."""
-    return Langevin(_groups(model), lr, scheme="L", temperature=temperature, **options)
+    return _build(model, _groups(model), lr, scheme="L", temperature=temperature, **options)
 
 
 def baoab_limit(model: Trainable, lr: float = 0.05, temperature: float = 5e-5, **options: Any) -> Langevin:
     """SGLD with the noise of two steps averaged (2.56): exact for Gaussians, at no extra cost."""
-    return Langevin(_groups(model), lr, scheme="M", temperature=temperature, **options)
+    return _build(model, _groups(model), lr, scheme="M", temperature=temperature, **options)
 
 
 def langevin(
     model: Trainable, lr: float = 0.4, friction: float = 10.0, temperature: float = 1e-5, **options: Any
 ) -> Langevin:
     """Underdamped Langevin by BAOAB (3.20). Defaults: thesis Fig. 3.1; pass scheme="OBA" or "ABO" for those."""
-    return Langevin(_groups(model), lr, friction=friction, temperature=temperature, **options)
+    return _build(model, _groups(model), lr, friction=friction, temperature=temperature, **options)
 
 
 def adaptive_langevin(
@@ -58,7 +59,7 @@ def adaptive_langevin(
     ``merged`` solves friction and diffusion as one Ornstein–Uhlenbeck letter F (2.61).
     """
     word = "BAFEFAB" if merged else "BACDEDCAB"
-    return Langevin(
+    return _build(model,
         _groups(model), lr, scheme=word, temperature=temperature, coupling=coupling, driving_noise=driving_noise,
         **options,
     )  # fmt: skip
@@ -83,7 +84,7 @@ def langevin_in_layers(
         raise ValueError(f"{len(frictions)} frictions but {len(temperatures)} temperatures; give one of each per part")
     parts = _parts(model, len(frictions))
     settings = zip(parts, frictions, temperatures, strict=True)
-    return Langevin([{**part, "friction": g, "temperature": t} for part, g, t in settings], lr, **options)
+    return _build(model, [{**part, "friction": g, "temperature": t} for part, g, t in settings], lr, **options)
 
 
 def lol(
@@ -101,7 +102,7 @@ def lol(
     body, head = _parts(model, 2)
     body = {**body, "friction": friction, "temperature": temperature}
     head = {**head, "friction": INFINITE, "temperature": output_temperature}
-    return Langevin([body, head], lr, **options)
+    return _build(model, [body, head], lr, **options)
 
 
 def dhsgd(model: Trainable, lr: float = 0.1, **options: Any) -> Langevin:
@@ -144,7 +145,7 @@ def adlala(
     thermostat = {"coupling": coupling, "driving_noise": driving_noise, "temperature": temperature}
     body = {**body, "scheme": "BACDEDCAB", **thermostat}
     head = {**head, "scheme": "BAOAB", "friction": friction, "temperature": output_temperature}
-    return Langevin([body, head], lr, **options)
+    return _build(model, [body, head], lr, **options)
 
 
 # ── constrained dynamics ─────────────────────────────────────────────────────────────────────────
@@ -159,7 +160,7 @@ def c_cola_od(
     papers' r₀ = 1, r₁ = 5 for the spiral.
     """
     groups = _constrain_weights(model, lambda place, r: Circle(r), radius)
-    return Langevin(groups, lr, scheme="L", temperature=temperature, **options)
+    return _build(model, groups, lr, scheme="L", temperature=temperature, **options)
 
 
 def c_cola_ud(
@@ -173,7 +174,7 @@ def c_cola_ud(
 ) -> Langevin:
     """Circle-constrained underdamped Langevin (4.7.2.4). Defaults: paper Fig. 7, with radii (0.05, 0.1)."""
     groups = _constrain_weights(model, lambda place, r: Circle(r), radius)
-    return Langevin(groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
+    return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
 
 def s_cola_od(
@@ -185,8 +186,8 @@ def s_cola_od(
     **options: Any,
 ) -> Langevin:
     """Sphere-constrained overdamped Langevin (paper eq. 3): every row keeps ‖row‖ ≤ r, or = r without slack."""
-    groups = _constrain_weights(model, lambda place, r: Sphere(r, slack, view=_view(place.parameter)), radius)
-    return Langevin(groups, lr, scheme="L", temperature=temperature, **options)
+    groups = _constrain_weights(model, lambda place, r: Sphere(r, slack, view=place.view), radius)
+    return _build(model, groups, lr, scheme="L", temperature=temperature, **options)
 
 
 def s_cola_ud(
@@ -200,8 +201,8 @@ def s_cola_ud(
     **options: Any,
 ) -> Langevin:
     """Sphere-constrained underdamped Langevin, drifting along exact great circles."""
-    groups = _constrain_weights(model, lambda place, r: Sphere(r, slack, view=_view(place.parameter)), radius)
-    return Langevin(groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
+    groups = _constrain_weights(model, lambda place, r: Sphere(r, slack, view=place.view), radius)
+    return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
 
 def o_cola_od(
@@ -212,7 +213,7 @@ def o_cola_od(
     ``layers="hidden"`` constrains all weights but the first and the last layer's, as the papers do for
     MLPs; ``"all"`` constrains every matrix and kernel.
     """
-    return Langevin(_orthogonal_groups(model, layers), lr, scheme="L", temperature=temperature, **options)
+    return _build(model, _orthogonal_groups(model, layers), lr, scheme="L", temperature=temperature, **options)
 
 
 def o_cola_ud(
@@ -226,7 +227,14 @@ def o_cola_ud(
 ) -> Langevin:
     """Orthogonality-constrained underdamped Langevin (Algorithm 2)."""
     groups = _orthogonal_groups(model, layers)
-    return Langevin(groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
+    return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
+
+
+def _build(model: Trainable, groups: Any, lr: float, **options: Any) -> Langevin:
+    """An ensemble's replicas draw their own noise and have thermostats of their own."""
+    if isinstance(model, Ensemble):
+        options.setdefault("seed", model.seeds)
+    return Langevin(groups, lr, **options)
 
 
 # ── how models become groups ─────────────────────────────────────────────────────────────────────
@@ -275,7 +283,7 @@ def _orthogonal_groups(model: Trainable, layers: str) -> Groups:
     if layers not in ("hidden", "all"):
         raise ValueError(f"layers must be 'hidden' (all but the first and last) or 'all', got {layers!r}")
     if not isinstance(model, nn.Module):
-        return _constrain_given(model, lambda p: Orthogonal(_view(p)))
+        return _constrain_given(model, lambda p: Orthogonal(Place("", p, nn.Identity(), 0, 1).view))
     places = locate(model)
     chosen = [weights(place) and (layers == "all" or hidden(place)) for place in places]
     if not any(chosen):
@@ -283,7 +291,7 @@ def _orthogonal_groups(model: Trainable, layers: str) -> Groups:
             "the model has no hidden weights between its first and last layer to constrain; pass layers='all'"
         )
     pairs = zip(places, chosen, strict=True)
-    return _gather((place, Orthogonal(_view(place.parameter)) if yes else None) for place, yes in pairs)
+    return _gather((place, Orthogonal(place.view) if yes else None) for place, yes in pairs)
 
 
 def _gather(pairs: Iterable[tuple[Place, Constraint | None]]) -> Groups:
@@ -307,7 +315,3 @@ def _constrain_given(given: Iterable[Any], make: Any) -> Groups:
             own = groups.setdefault(repr((space, options)), {"params": [], "constraint": space, **options})
             own["params"].append(entry)
     return list(groups.values())
-
-
-def _view(p: Tensor) -> str | None:
-    return "conv" if p.ndim > 2 else None

@@ -1,0 +1,77 @@
+"""What an experiment is: an id, a source, sizes, and a function that ends in claims."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from .claims import Claim
+
+if TYPE_CHECKING:
+    from .run import Run
+
+SCALES = ("smoke", "ci", "paper")
+Body = Callable[["Run", SimpleNamespace], list[Claim]]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or table of the papers.
+
+    ``says`` is what the paper says, in our words; ``data`` names the data sets it reads. ``scales`` holds the
+    settings of each size: "smoke" takes seconds, "ci" about two minutes on two cores, "paper" is
+    the published size. Each must have ``replicas``.
+    """
+
+    id: str
+    title: str
+    source: str
+    says: str
+    scales: Mapping[str, Mapping[str, Any]]
+    body: Body
+    data: tuple[str, ...] = field(default=())
+
+
+_registered: dict[str, Experiment] = {}
+
+
+def experiment(
+    id: str, *, title: str, source: str, says: str, data: tuple[str, ...] = (), **scales: Mapping[str, Any]
+) -> Callable[[Body], Body]:
+    """Register a function as an experiment; scales are given by name."""
+    missing = [scale for scale in SCALES if "replicas" not in scales.get(scale, {})]
+    if missing or set(scales) != set(SCALES):
+        raise ValueError(f"experiment {id}: give settings with replicas for each of {', '.join(SCALES)}")
+
+    def register(body: Body) -> Body:
+        _registered[id] = Experiment(id, title, source, says, scales, body, data)
+        return body
+
+    return register
+
+
+def catalogue() -> dict[str, Experiment]:
+    """All experiments, by id, in the order of the papers' numbering."""
+    from . import studies
+
+    for module in pkgutil.iter_modules(studies.__path__):
+        importlib.import_module(f"{studies.__name__}.{module.name}")
+    return {id: _registered[id] for id in sorted(_registered, key=_natural)}
+
+
+def _natural(id: str) -> tuple[Any, ...]:
+    """fig3.10 after fig3.9."""
+    word = id.rstrip("0123456789.")
+    numbers = id[len(word) :].split(".")
+    return (word, *(int(n) for n in numbers if n))
+
+
+def find(id: str) -> Experiment:
+    known = catalogue()
+    if id not in known:
+        raise KeyError(f"there is no experiment {id!r}; `holonom list` shows all: {', '.join(known)}")
+    return known[id]

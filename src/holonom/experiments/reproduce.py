@@ -1,0 +1,133 @@
+"""Running an experiment from start to verdict, and writing down everything a reader could ask."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import ranks
+from .base import SCALES, Experiment, find
+from .run import Run
+
+
+def reproduce(
+    id: str,
+    *,
+    scale: str = "ci",
+    replicas: int | None = None,
+    device: str | None = None,
+    out: Path = Path("results"),
+    seed: int = 0,
+    root: Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run one experiment and write ``out/id/result.json``; returns what the file holds.
+
+    Args:
+        id: of the experiment, as ``holonom list`` shows it.
+        scale: "smoke" (seconds), "ci" (about two minutes on two cores) or "paper" (the published size).
+        replicas: runs of each arm, instead of the scale's own number.
+        device: "cpu", "cuda", …; the best available one by default.
+        out: folder of the run set.
+        seed: of the replicas' initial weights, data, order and noise.
+        root: where the data sets lie.
+        resume: continue from the checkpoints an interrupted run left; without it the run starts afresh.
+        tensorboard: also write event files to ``out/id/tensorboard``.
+        quiet: no progress bars.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    ranks.start()
+    study = find(id)
+    settings = dict(study.scales[scale])
+    count = settings.pop("replicas") if replicas is None else replicas
+    settings.pop("replicas", None)
+    if count < 1:
+        raise ValueError(f"replicas must be at least 1, got {count}")
+    run = Run(
+        id, scale, count, seed, ranks.device(device), Path(out) / id, root, resume, quiet,
+        _writer(Path(out) / id) if tensorboard else None,
+    )  # fmt: skip
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        (run.folder / "result.json").unlink(missing_ok=True)
+    started = time.perf_counter()
+    claims = study.body(run, SimpleNamespace(**settings))
+    record = {
+        **_identity(study, run, settings),
+        "seconds": round(time.perf_counter() - started, 1),
+        "claims": [claim.as_json() for claim in claims],
+        "tables": run.tables,
+        "figures": run.figures,
+        "notes": run.notes,
+    }
+    if ranks.rank() == 0:
+        partial = run.folder / "result.partial"
+        partial.write_text(json.dumps(record, indent=2, ensure_ascii=False, default=_plain) + "\n", encoding="utf-8")
+        os.replace(partial, run.folder / "result.json")
+    return record
+
+
+def _identity(study: Experiment, run: Run, settings: dict[str, Any]) -> dict[str, Any]:
+    from .. import __version__
+
+    return {
+        "id": study.id,
+        "title": study.title,
+        "source": study.source,
+        "says": study.says,
+        "scale": run.scale,
+        "replicas": run.replicas,
+        "seed": run.seed,
+        "device": _device_name(run.device),
+        "settings": settings,
+        "command": _command(study.id, run),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "holonom": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "hardware": f"{_device_name(run.device)}; {ranks.size()} process(es), {os.cpu_count()} cores",
+    }
+
+
+def _command(id: str, run: Run) -> str:
+    """The shell command that gives this result again."""
+    command = f"holonom reproduce {id} --scale {run.scale} --seed {run.seed} --replicas {run.replicas}"
+    command += f" --device {run.device.type}"
+    return f"torchrun --nproc-per-node {ranks.size()} -m {command}" if ranks.size() > 1 else command
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def _writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        sys.exit("--tensorboard needs the tensorboard package: pip install tensorboard")
+    return SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of other libraries as JSON's own."""
+    if isinstance(value, (np.generic, torch.Tensor)) or hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written to result.json")

@@ -1,0 +1,245 @@
+"""A run of one experiment: where it writes, what it trains on, and what it has found so far."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..batches import Batches
+from ..ensemble import Ensemble, Loss
+from ..optimizer import Langevin
+from ..training import Evaluate, History, train
+from . import ranks
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class Fit:
+    """What training one arm gave: metrics of shape (times, runs), and the trained ensemble."""
+
+    arm: str
+    steps: Array
+    curves: dict[str, Array]
+    ensemble: Ensemble
+    seconds: float
+    residual: float = 0.0
+
+    def final(self, metric: str) -> Array:
+        """(runs,) at the end."""
+        last: Array = self.curves[metric][-1]
+        return last
+
+    def split(self, names: Sequence[str]) -> dict[str, Fit]:
+        """A grid trained as one ensemble (``repeats=len(names)``) as one fit per value."""
+        parts = {
+            name: {metric: np.split(values, len(names), 1)[i] for metric, values in self.curves.items()}
+            for i, name in enumerate(names)
+        }
+        share = self.seconds / len(names)
+        return {
+            name: Fit(name, self.steps, curves, self.ensemble, share, self.residual) for name, curves in parts.items()
+        }
+
+
+@dataclass
+class Run:
+    """Handed to an experiment: it makes ensembles, trains arms, draws figures and keeps tables."""
+
+    id: str
+    scale: str
+    replicas: int
+    seed: int
+    device: torch.device
+    folder: Path
+    root: Path | None = None
+    resume: bool = False
+    quiet: bool = False
+    log: Any = None
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    figures: list[dict[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    # ── training ─────────────────────────────────────────────────────────────────────────────────
+
+    def ensemble(self, make_model: Callable[[], nn.Module], repeats: int = 1) -> Ensemble:
+        """This rank's share of the replicas, on the device."""
+        first, count = ranks.share(self.replicas)
+        return Ensemble(make_model, count, self.seed, repeats=repeats, first=first).to(self.device)
+
+    def generators(self) -> list[torch.Generator]:
+        """One per local replica, for data of its own; the same for every arm."""
+        first, count = ranks.share(self.replicas)
+        return [torch.Generator().manual_seed(self.seed * 1_000_003 + first + i) for i in range(count)]
+
+    def fit(
+        self,
+        arm: str,
+        ensemble: Ensemble,
+        optimizer: Optimizer,
+        loss: Loss,
+        batches: Batches,
+        steps: int,
+        evaluate: Evaluate,
+        evaluations: int = 40,
+        after_epoch: Callable[[int], None] | None = None,
+    ) -> Fit:
+        """Train one arm; an interrupted one continues from its checkpoint, a finished one is read from it."""
+        checkpoint = self.folder / "checkpoints" / f"{_slug(arm)}-{ranks.rank()}.pt"
+        if not self.resume:
+            checkpoint.unlink(missing_ok=True)
+        started = time.perf_counter()
+        with self.progress(arm, steps) as progress:
+            history = train(
+                ensemble,
+                optimizer,
+                loss,
+                batches,
+                steps,
+                evaluate=evaluate,
+                evaluations=evaluations,
+                checkpoint=checkpoint,
+                after_epoch=after_epoch,
+                progress=progress,
+            )
+        residual = max(optimizer.residuals()) if isinstance(optimizer, Langevin) else 0.0
+        curves = {name: ranks.gather(history[name].double().numpy(), ensemble.repeats) for name in history.values}
+        fit = Fit(arm, np.array(history.steps), curves, ensemble, time.perf_counter() - started, residual)
+        self._log(fit)
+        return fit
+
+    @contextmanager
+    def progress(self, title: str, total: int, unit: str = "step") -> Iterator[Callable[[int, int, Any], None]]:
+        """A bar with the time left, on the first rank; call it with (done, total, history or None)."""
+        from tqdm import tqdm
+
+        bar = tqdm(total=total, desc=f"{self.id} {title}", unit=unit, unit_scale=True, mininterval=0.5,
+                   disable=self.quiet or ranks.rank() > 0)  # fmt: skip
+
+        def show(done: int, total: int, history: History | None = None) -> None:
+            if history is not None and history.values:
+                bar.set_postfix({k: f"{float(v[-1].mean()):.3g}" for k, v in list(history.values.items())[:2]}, False)
+            bar.update(done - bar.n)
+
+        try:
+            yield show
+        finally:
+            bar.close()
+
+    def _log(self, fit: Fit) -> None:
+        if self.log is not None and ranks.rank() == 0:
+            for metric, values in fit.curves.items():
+                for step, row in zip(fit.steps, values, strict=True):
+                    self.log.add_scalar(f"{self.id}/{fit.arm}/{metric}", float(np.nanmean(row)), int(step))
+
+    # ── what it found ────────────────────────────────────────────────────────────────────────────
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self.tables.append({"title": title, "columns": list(columns), "rows": [list(row) for row in rows]})
+
+    def summary(self, fits: dict[str, Fit], metrics: dict[str, str], title: str = "Final values") -> None:
+        """A table of arms against metrics, mean ± standard deviation over runs; ``metrics`` maps keys to headings.
+
+        Headings that end in "%" show values times 100.
+        """
+        rows = []
+        for name, fit in fits.items():
+            row: list[Any] = [name]
+            for key, heading in metrics.items():
+                values = fit.final(key) * (100 if heading.endswith("%") else 1)
+                good = values[np.isfinite(values)]
+                spread = f" ± {good.std(ddof=1):.3g}" if len(good) > 1 else ""
+                row.append(f"{good.mean():.4g}{spread}" if len(good) else "diverged")
+            row.append(f"{fit.residual:.0e}" if fit.residual else "–")
+            rows.append(row)
+        self.table(title, ["method", *metrics.values(), "constraint violation"], rows)
+
+    def note(self, text: str) -> None:
+        """Something the reader of the report should know."""
+        self.notes.append(text)
+
+    @contextmanager
+    def figure(self, name: str, caption: str, **options: Any) -> Iterator[Any]:
+        """``with run.figure("curves", "…", ncols=2) as axes:`` — subplots saved as DIR/ID/name.png."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(**{"layout": "constrained", "squeeze": False, **options})
+        try:
+            yield axes
+            self.folder.mkdir(parents=True, exist_ok=True)
+            figure.savefig(self.folder / f"{name}.png", dpi=140)
+            self.figures.append({"file": f"{name}.png", "caption": caption})
+        finally:
+            plt.close(figure)
+
+    def curves(
+        self, fits: dict[str, Fit], metric: str, heading: str, caption: str, epochs: int = 1, **axis: Any
+    ) -> None:
+        """Mean over runs against epochs (of ``epochs`` steps), with the band from the 10th to the 90th percentile."""
+        with self.figure(f"curve-{metric}", caption, figsize=(7, 4.2)) as axes:
+            panel = axes[0, 0]
+            for fit in fits.values():
+                x, values = fit.steps / epochs, fit.curves[metric]
+                (line,) = panel.plot(x, np.nanmean(values, 1), label=fit.arm)
+                if values.shape[1] > 2:
+                    low, high = np.nanpercentile(values, [10, 90], axis=1)
+                    panel.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+            panel.set(xlabel="epoch" if epochs > 1 else "step", ylabel=heading, **axis)
+            panel.legend(frameon=False)
+
+    def save_curves(self, fits: dict[str, Fit]) -> None:
+        """All curves as curves.csv (arm, metric, step, run, value) and the last values as runs.csv."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "curves.csv", "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["arm", "metric", "step", "run", "value"])
+            for name, fit in fits.items():
+                for metric, values in fit.curves.items():
+                    for step, row in zip(fit.steps, values, strict=True):
+                        writer.writerows([name, metric, int(step), run, f"{v:.6g}"] for run, v in enumerate(row))
+        with open(self.folder / "runs.csv", "w", newline="") as file:
+            writer = csv.writer(file)
+            metrics = list(next(iter(fits.values())).curves)
+            writer.writerow(["arm", "run", *metrics])
+            for name, fit in fits.items():
+                finals = np.stack([fit.final(metric) for metric in metrics], 1)
+                writer.writerows([name, run, *(f"{v:.6g}" for v in row)] for run, row in enumerate(finals))
+
+
+def accuracy_and_loss(loss: Loss, x: Tensor, y: Tensor, prefix: str, shared: bool) -> Evaluate:
+    """Metrics ``{prefix}_loss`` and ``{prefix}_accuracy`` of a classifier on a fixed set."""
+
+    def hits(output: Tensor, target: Tensor) -> Tensor:
+        if target.is_floating_point():
+            return ((output.squeeze(-1) > 0) == (target > 0.5)).float().mean()
+        return (output.argmax(-1) == target).float().mean()
+
+    def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
+        return {
+            f"{prefix}_loss": ensemble.losses(loss, x, y, shared=shared),
+            f"{prefix}_accuracy": ensemble.losses(hits, x, y, shared=shared),
+        }
+
+    return evaluate
+
+
+def both(*evaluations: Evaluate) -> Evaluate:
+    """Several evaluations as one."""
+    return lambda ensemble: {k: v for one in evaluations for k, v in one(ensemble).items()}
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-+." else "_" for c in name)

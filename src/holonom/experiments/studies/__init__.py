@@ -1,0 +1,1 @@
+"""One file per figure or table: set-up, optimizers, claims."""

@@ -1,0 +1,164 @@
+"""Training an ensemble: steps, evaluations on a schedule, checkpoints that resume bit-equal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .batches import Batches
+from .capture import Stepper
+from .ensemble import Ensemble, Loss
+from .errors import CheckpointError
+
+Evaluate = Callable[[Ensemble], dict[str, Tensor]]
+
+
+class History:
+    """Metrics per replica at the steps where they were looked at."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.values: dict[str, list[Tensor]] = {}
+
+    def add(self, step: int, metrics: dict[str, Tensor]) -> None:
+        self.steps.append(step)
+        for name, value in metrics.items():
+            self.values.setdefault(name, []).append(value.detach().cpu())
+
+    def __getitem__(self, name: str) -> Tensor:
+        """(times, R)."""
+        return torch.stack(self.values[name])
+
+    def state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "values": {name: torch.stack(v) for name, v in self.values.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.steps = list(state["steps"])
+        self.values = {name: list(v.unbind(0)) for name, v in state["values"].items()}
+
+
+def train(
+    ensemble: Ensemble,
+    optimizer: Optimizer,
+    loss: Loss,
+    batches: Batches,
+    steps: int,
+    *,
+    evaluate: Evaluate,
+    evaluations: int = 40,
+    checkpoint: Path | None = None,
+    checkpoint_every: int | None = None,
+    after_epoch: Callable[[int], None] | None = None,
+    compiled: bool | None = None,
+    progress: Callable[[int, int, History], None] | None = None,
+) -> History:
+    """Take ``steps`` optimizer steps with every replica and return the metrics along the way.
+
+    Args:
+        ensemble, optimizer: what is trained, and by what; both are changed.
+        loss: ``loss(output, target) → number`` of one replica.
+        batches: the data, e.g. :class:`holonom.batches.Shuffled`.
+        steps: how many in all, those of a resumed run included.
+        evaluate: returns (R,) metrics; called without gradients, in eval mode, ``evaluations`` times and at the start.
+        checkpoint: a file. If it exists the run continues from it, bit for bit as if it had not stopped.
+        checkpoint_every: steps between checkpoints (default: at every evaluation).
+        after_epoch: called with the number of epochs done; the place for a scheduler.
+        compiled: compile the step. None decides by the work ahead.
+        progress: called with (step, steps, history so far).
+    """
+    if compiled is None:
+        compiled = worth_compiling(ensemble, steps)
+    history = History()
+    devices = [ensemble.seeds.device] if ensemble.seeds.is_cuda else []
+    with torch.random.fork_rng(devices):  # for dropout, which knows no other source
+        torch.manual_seed(int(ensemble.seeds[0]))
+        start = _load(checkpoint, ensemble, optimizer, history, steps) if checkpoint and checkpoint.exists() else 0
+        if not history.steps:
+            history.add(0, _look(ensemble, evaluate))
+        stepper = Stepper(ensemble, optimizer, loss, batches, compiled)
+        step = saved = start
+        for mark in _marks(steps, evaluations, start):
+            for count, order in _stretches(batches, step, mark):
+                stepper.run(order)
+                step += count
+                if progress is not None:
+                    progress(step, steps, history)
+                if after_epoch is not None and step % batches.per_epoch == 0:
+                    after_epoch(step // batches.per_epoch)
+            history.add(step, _look(ensemble, evaluate))
+            if checkpoint is not None and (step - saved >= (checkpoint_every or 0) or step == steps):
+                _save(checkpoint, ensemble, optimizer, history, step, steps)
+                saved = step
+    return history
+
+
+def _marks(steps: int, evaluations: int, start: int) -> list[int]:
+    """The steps at which to evaluate, beyond those already taken."""
+    marks = {round(steps * k / evaluations) for k in range(1, evaluations + 1)}
+    return sorted(mark for mark in marks if mark > start)
+
+
+def _stretches(batches: Batches, start: int, end: int) -> Iterator[tuple[int, Tensor]]:
+    """The rows of the data's order for steps ``start`` to ``end``, epoch by epoch."""
+    while start < end:
+        epoch, place = divmod(start, batches.per_epoch)
+        count = min(end - start, batches.per_epoch - place)
+        yield count, batches.order(epoch)[place : place + count]
+        start += count
+
+
+def worth_compiling(ensemble: Ensemble, steps: int) -> bool:
+    """Whether a compiler's half minute is repaid: small ensembles are bound by calls, large ones by memory."""
+    elements = sum(p.numel() for p in ensemble.parameters())
+    return steps * (20_000 + elements) > 2_000_000_000
+
+
+@torch.no_grad()
+def _look(ensemble: Ensemble, evaluate: Evaluate) -> dict[str, Tensor]:
+    training = ensemble.training
+    ensemble.eval()
+    try:
+        return evaluate(ensemble)
+    finally:
+        ensemble.train(training)
+
+
+def _save(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History, step: int, steps: int) -> None:
+    state = {
+        "step": step,
+        "steps": steps,
+        "model": ensemble.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "history": history.state(),
+        "random": torch.get_rng_state(),
+        "random_cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    os.replace(partial, path)  # a run killed while writing leaves the last checkpoint whole
+
+
+def _load(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History, steps: int) -> int:
+    try:
+        state = torch.load(path, weights_only=True, map_location=ensemble.seeds.device)
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); delete it to start over") from None
+    if state["steps"] != steps:
+        raise CheckpointError(f"{path} is of a run of {state['steps']} steps, not {steps}; delete it to start over")
+    try:
+        ensemble.load_state_dict(state["model"])
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} was written by another model or number of replicas: {error}") from None
+    optimizer.load_state_dict(state["optimizer"])
+    history.restore(state["history"])
+    torch.set_rng_state(state["random"].cpu())
+    if state["random_cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["random_cuda"].cpu())
+    return int(state["step"])
