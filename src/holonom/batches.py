@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .counter import uniforms
+from .counter import compiled, uniforms
 from .errors import EnsembleError
 
 _ORDER = 0x5EED  # the stream that shuffles; parameters count from 0
@@ -24,6 +24,9 @@ class Batches(Protocol):
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
         """The batch at one row of the order: inputs, then targets. No value may be read back to the host."""
+
+    def compile(self) -> None:
+        """Make :meth:`order` fast for many epochs to come."""
 
 
 class Shuffled:
@@ -50,18 +53,22 @@ class Shuffled:
         self.own_data = own_data
         self.shared = seeds.ndim == 0
         self.per_epoch = self.points // size
+        self._uniforms = uniforms
         self._rows = torch.arange(len(self.seeds), device=inputs.device)[:, None] if own_data else None
 
     def order(self, epoch: int) -> Tensor:
         """(per_epoch, R, size), or (per_epoch, size) if all replicas see the same batches."""
         step = torch.full((), epoch, dtype=torch.int64, device=self.inputs.device)
-        ranks = uniforms(self.points, self.seeds, step, _ORDER).argsort(-1)
+        ranks = self._uniforms(self.points, self.seeds, step, _ORDER).argsort(-1)
         used = ranks[..., : self.per_epoch * self.size]
         return used.reshape(*self.seeds.shape, self.per_epoch, self.size).movedim(-2, 0).contiguous()
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
         where = index if self._rows is None else (self._rows, index)
         return self.inputs[where], self.targets[where]
+
+    def compile(self) -> None:
+        self._uniforms = compiled(uniforms)
 
 
 class Windows:
@@ -85,3 +92,6 @@ class Windows:
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
         rows = index + self._offsets
         return self.streams[rows], self.streams[rows + 1]
+
+    def compile(self) -> None:
+        pass

@@ -24,8 +24,10 @@ class Stepper:
 
     def __init__(self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: bool) -> None:
         self.ensemble, self.optimizer, self.loss, self.batches = ensemble, optimizer, loss, batches
-        self._parameters = [(name, p) for name, p in ensemble.named_parameters() if p.requires_grad]
+        self._parameters = dict(ensemble.named_parameters())
         self._gradients = torch.compile(self._differentiate, dynamic=False) if compiled else self._differentiate
+        if compiled:
+            batches.compile()
         if isinstance(optimizer, Langevin):
             optimizer.guard_gradients = False  # a replica that diverges is its own affair
             if compiled:
@@ -33,38 +35,39 @@ class Stepper:
                     group["fuse"] = True if group["fuse"] is None else group["fuse"]
         self._graph: Any = None
         self._recorded: Any = None
-        self._steps_done = 0
+        self._warm = 0
+        self._order: Tensor | None = None
 
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
         if not order.is_cuda:
-            for index in order:
-                self._step(index)
+            for place in torch.arange(len(order)).split(1):
+                self._step(order, place)
             return
+        self._keep(order)
         start = 0
-        while start < len(order) and (self._steps_done < _WARM_UP):
-            self._step(order[start])
-            start += 1
-            self._steps_done += 1
+        while start < len(order) and self._warm < _WARM_UP:
+            self._step(self._order, self._cursor)
+            self._cursor.add_(1)
+            start, self._warm = start + 1, self._warm + 1
         if start == len(order):
             return
         if self._graph is None or self._recorded != self._numbers():
-            self._record(order)
-        self._order[: len(order)].copy_(order)
-        self._cursor.fill_(start)
+            self._record()
         for _ in range(start, len(order)):
             self._graph.replay()
         if isinstance(self.optimizer, Langevin):
             self.optimizer.count_replays(len(order) - start)
 
-    def _step(self, index: Tensor) -> None:
-        gradients, _ = self._gradients(*self.batches.take(index))
-        for name, p in self._parameters:
-            p.grad = gradients[name]
+    def _step(self, order: Tensor, place: Tensor) -> None:
+        for name, gradient in self._gradients(order, place).items():
+            self._parameters[name].grad = gradient
         self.optimizer.step()
 
-    def _differentiate(self, *batch: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        return self.ensemble.gradients(self.loss, *batch, shared=self.batches.shared)
+    def _differentiate(self, order: Tensor, place: Tensor) -> dict[str, Tensor]:
+        """Looking up the batch is part of the compiled pass: its kernels are as small as the model's."""
+        batch = self.batches.take(order.index_select(0, place)[0])
+        return self.ensemble.gradients(self.loss, *batch, shared=self.batches.shared)[0]
 
     def _numbers(self) -> list[tuple[Any, ...]]:
         """The hyperparameters a recording holds as constants; tensors are read anew by every replay."""
@@ -73,13 +76,20 @@ class Stepper:
             for group in self.optimizer.param_groups
         ]
 
-    def _record(self, order: Tensor) -> None:
-        self._order = torch.zeros((self.batches.per_epoch, *order.shape[1:]), dtype=order.dtype, device=order.device)
-        self._cursor = torch.zeros(1, dtype=torch.int64, device=order.device)
+    def _keep(self, order: Tensor) -> None:
+        """Copy an order to where the recording reads it, with the cursor at its start."""
+        if self._order is None:
+            shape = (self.batches.per_epoch, *order.shape[1:])
+            self._order = torch.zeros(shape, dtype=order.dtype, device=order.device)
+            self._cursor = torch.zeros(1, dtype=torch.int64, device=order.device)
+        self._order[: len(order)].copy_(order)
+        self._cursor.zero_()
+
+    def _record(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._recorded = self._numbers()
         with torch.cuda.graph(self._graph):  # records, runs nothing
-            self._step(self._order.index_select(0, self._cursor)[0])
+            self._step(self._order, self._cursor)
             self._cursor.add_(1)
         if isinstance(self.optimizer, Langevin):
             self.optimizer.count_replays(-1)

@@ -76,9 +76,9 @@ class Ensemble(nn.Module):
         return model
 
     def _adopt(self, models: list[nn.Module]) -> None:
-        """Take over the first model's tree, its tensors replaced by stacks, and keep an empty copy to call."""
+        """Take over the first model's tree, its tensors replaced by stacks, and keep a copy to call."""
         tree = models[0]
-        self._template = [narrow.adapted(copy.deepcopy(tree).to("meta"))]  # in a list: not a submodule of this one
+        self._template = [narrow.adapted(copy.deepcopy(tree))]  # in a list: not a submodule of this one
         named = [_tensors(model) for model in models]
         stacks: dict[int, Tensor] = {}  # by the id of the first model's tensor, so that tied weights stay tied
         for name, tensor in named[0].items():

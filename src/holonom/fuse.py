@@ -84,7 +84,7 @@ class Fuser:
     def draw(self, specs: list[counter.Spec], seeds: Tensor, step: Tensor, draw: int, compiled: bool) -> Tensors:
         """Normals for every replica's own stream; ``draw`` is part of the program, so it compiles as a constant."""
         if compiled and available():
-            self._draw = self._draw or counter.compiled()
+            self._draw = self._draw or counter.compiled(counter.normals)
             try:
                 return self._draw(specs, seeds, step, draw)
             except Exception as error:

@@ -116,6 +116,8 @@ def _stretches(batches: Batches, start: int, end: int) -> Iterator[tuple[int, Te
 def worth_compiling(ensemble: Ensemble, steps: int) -> bool:
     """Whether a compiler's half minute is repaid: small ensembles are bound by calls, large ones by memory."""
     elements = sum(p.numel() for p in ensemble.parameters())
+    if not ensemble.seeds.is_cuda:  # no graph takes the calls away: a step's cost as much as half a million elements
+        return steps * (500_000 + elements) > 4_000_000_000
     return steps * (20_000 + elements) > 2_000_000_000
 
 

@@ -33,7 +33,7 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def sgd(ensemble: Ensemble, weight_decay: float = 0.0) -> Optimizer:
-    return torch.optim.SGD(ensemble.parameters(), STEP, weight_decay=weight_decay)
+    return torch.optim.SGD(ensemble.parameters(), STEP, weight_decay=weight_decay, fused=ensemble.seeds.is_cuda)
 
 
 def constrained(ensemble: Ensemble, temperature: Any = 0.0) -> Optimizer:

@@ -1,0 +1,282 @@
+"""The command line: ``holonom list | reproduce | report | data``.
+
+Exit codes: 0 done, whatever the verdicts; 2 something asked for cannot be had; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import __version__
+from .errors import CheckpointError, DataError
+from .experiments import ranks
+from .experiments.base import SCALES, Experiment, catalogue, find
+from .report.record import RecordError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NEEDED = ("contourpy", "matplotlib", "rich", "scipy", "tqdm")
+RESULTS = Path("results")
+DONE, REFUSED, INTERRUPTED = 0, 2, 130
+
+
+class Refusal(Exception):
+    """What was asked for cannot be had; the message says why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(words)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except (Refusal, DataError, CheckpointError, RecordError, OSError) as error:
+        _say(f"holonom: {error}")
+        return REFUSED
+    except KeyboardInterrupt:
+        if ranks.rank() == 0:
+            _say(f"\nholonom: interrupted{_way_on(options, words) if command is _reproduce else ''}")
+        return INTERRUPTED
+    finally:
+        ranks.stop()
+
+
+def _way_on(options: argparse.Namespace, words: list[str]) -> str:
+    """How to continue."""
+    again = words if options.resume else [*words, "--resume"]
+    command = "the same command and --resume" if ranks.size() > 1 else shlex.join(["holonom", *again])
+    return f"; continue from the last checkpoint with: {command}"
+
+
+def _say(text: str) -> None:
+    """To the error stream; under torchrun with the name of the process, since any of them may be the one to fail."""
+    print(f"[rank {ranks.rank()}] {text}" if ranks.size() > 1 else text, file=sys.stderr)
+
+
+# ── the words ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "holonom", description="The papers' figures and tables as runs that end in a verdict."
+    )
+    parser.add_argument("--version", action="version", version=f"holonom {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="show the experiments")
+    listing.set_defaults(command=_list)
+
+    running = commands.add_parser("reproduce", help="run experiments", description="Run experiments one after another.")
+    running.set_defaults(command=_reproduce)
+    running.add_argument("ids", nargs="+", metavar="ID", help="as `holonom list` shows it")
+    running.add_argument(
+        "--scale", choices=SCALES, default="ci", help="seconds, minutes or the published size (default: ci)"
+    )
+    running.add_argument("--replicas", type=_at_least_one, metavar="R", help="runs of each arm (default: the scale's)")
+    running.add_argument("--device", type=_device, help="cpu, cuda, … (default: the best there is)")
+    running.add_argument(
+        "--out", type=Path, default=RESULTS, metavar="DIR", help="folder of the run set (default: results)"
+    )
+    running.add_argument(
+        "--seed", type=_seed, default=0, metavar="S", help="of weights, data, order and noise (default: 0)"
+    )
+    running.add_argument("--resume", action="store_true", help="continue an interrupted run")
+    running.add_argument("--tensorboard", action="store_true", help="also log the curves to DIR/ID/tensorboard")
+    running.add_argument("--quiet", action="store_true", help="no progress bars")
+
+    reporting = commands.add_parser("report", help="write DIR/report.html from the results in DIR")
+    reporting.set_defaults(command=_report)
+    reporting.add_argument("folder", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="default: results")
+
+    data = commands.add_parser("data", help="list, fetch and check data sets")
+    actions = data.add_subparsers(required=True, metavar="ACTION")
+    showing = actions.add_parser("list", help="show the data sets and where they are")
+    showing.set_defaults(command=_data_list)
+    getting = actions.add_parser("get", help="download a data set from its public home")
+    getting.set_defaults(command=_data_get)
+    getting.add_argument("name", metavar="NAME")
+    checking = actions.add_parser("check", help="compare the files with what was published")
+    checking.set_defaults(command=_data_check)
+    checking.add_argument("name", nargs="?", metavar="NAME", help="default: every set that is here")
+    for reader in (listing, running, showing, getting, checking):
+        reader.add_argument(
+            "--data", type=Path, metavar="ROOT", help="where data sets lie (default: $HOLONOM_DATA, then the cache)"
+        )
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def _seed(text: str) -> int:
+    if not 0 <= (value := int(text)) < 2**32:
+        raise argparse.ArgumentTypeError(f"must lie between 0 and {2**32 - 1}, got {text}")
+    return value
+
+
+def _device(text: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return text
+
+
+# ── experiments ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _list(options: argparse.Namespace) -> int:
+    from .data import list_sets
+
+    present = {status.name: status.present == status.files for status in list_sets(options.data)}
+    rows = [
+        (
+            study.id,
+            study.source,
+            study.title,
+            ", ".join(f"{name} ({'found' if present[name] else 'missing'})" for name in study.data) or "–",
+            ", ".join(f"{scale} {study.scales[scale]['replicas']}" for scale in SCALES),
+        )
+        for study in catalogue().values()
+    ]
+    _table(("id", "source", "title", "data", "runs by scale"), rows)
+    return DONE
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from .experiments.reproduce import reproduce
+    from .report.record import NAME, load
+    from .report.terminal import show
+
+    _require(*NEEDED, extra="experiments")
+    if options.tensorboard:
+        _require("tensorboard", extra="tensorboard")
+    ranks.start()
+    for study in _checked(options):
+        reproduce(
+            study.id,
+            scale=options.scale,
+            replicas=options.replicas,
+            device=options.device,
+            out=options.out,
+            seed=options.seed,
+            root=options.data,
+            resume=options.resume,
+            tensorboard=options.tensorboard,
+            quiet=options.quiet,
+        )
+        if ranks.rank() == 0:
+            console, path = _console(), options.out / study.id / NAME
+            show(load(path), console)
+            console.print(str(path), style="bold", markup=False, highlight=False, soft_wrap=True)
+    return DONE
+
+
+def _checked(options: argparse.Namespace) -> list[Experiment]:
+    """The experiments asked for, if nothing can be seen to be in the way of any of them."""
+    from .data import registry, root
+
+    if options.data is not None and not options.data.is_dir():
+        raise Refusal(f"--data: there is no folder {options.data}")
+    studies = []
+    for id in dict.fromkeys(options.ids):
+        try:
+            study = find(id)
+            ranks.share(options.replicas or study.scales[options.scale]["replicas"])
+        except (KeyError, ValueError) as error:
+            raise Refusal(error.args[0]) from None
+        for name in study.data:
+            for file in registry.lookup(name).files:
+                root.find(name, file.name, options.data)
+        studies.append(study)
+    return studies
+
+
+def _report(options: argparse.Namespace) -> int:
+    from .report import write_report
+
+    _require("jinja2", extra="experiments")
+    page, problems = write_report(options.folder)
+    for problem in problems:
+        _say(f"holonom: {problem}")
+    print(page)
+    return DONE
+
+
+# ── data ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _data_list(options: argparse.Namespace) -> int:
+    from .data import list_sets
+
+    statuses = list_sets(options.data)
+    rows = [(s.name, s.title, s.source, f"{s.present} of {s.files}", str(s.folder or "–")) for s in statuses]
+    _table(("name", "holds", "source", "files", "folder"), rows)
+    return DONE
+
+
+def _data_get(options: argparse.Namespace) -> int:
+    from .data import get
+
+    for path in get(options.name, options.data):
+        print(path)
+    return DONE
+
+
+def _data_check(options: argparse.Namespace) -> int:
+    """Every file of the set; without a name, of the sets that are here at least in part."""
+    from .data import check, list_sets
+
+    names = [options.name] if options.name else [s.name for s in list_sets(options.data) if s.present]
+    if not names:
+        raise Refusal("no data sets are here; `holonom data list` shows all, `holonom data get NAME` fetches one")
+    problems = 0
+    for name in names:
+        for status in check(name, options.data):
+            problems += bool(status.problem)
+            print(f"{name}/{status.file}: {status.problem or 'intact'}")
+    return REFUSED if problems else DONE
+
+
+# ── output ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _require(*modules: str, extra: str) -> None:
+    """Before a long run, not after it."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Refusal(f"{', '.join(missing)} not installed; this needs: pip install 'holonom[{extra}]'")
+
+
+def _console() -> Console:
+    """As wide as the terminal or $COLUMNS; where there is neither, wide enough for tables."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    _require("rich", extra="experiments")
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=number == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    _console().print(table)

@@ -1,0 +1,132 @@
+"""The training loop: compiled or not it takes the same steps, and a killed run resumes bit-equal."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from holonom import CheckpointError, Ensemble, presets
+from holonom.batches import Shuffled, Windows
+from holonom.models import mlp
+from holonom.training import train
+
+R, STEPS = 3, 11
+pytestmark = pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+
+OPTIMIZERS = {
+    "sgd": lambda e: torch.optim.SGD(e.parameters(), 0.1, momentum=0.9),
+    "adam": lambda e: torch.optim.Adam(e.parameters(), 0.01),
+    "c_cola_od": lambda e: presets.c_cola_od(e, 0.05, 1.0, temperature=1e-3),
+    "o_cola_ud": lambda e: presets.o_cola_ud(e, 0.05, layers="all", temperature=1e-3),
+    "adlala": presets.adlala,
+    "ladder": lambda e: presets.langevin(e, 0.1, temperature=torch.tensor([0.0, 1e-4, 1e-3])),
+}
+
+
+class Killed(Exception):
+    pass
+
+
+def loss(output, target):
+    return binary_cross_entropy_with_logits(output.squeeze(-1), target)
+
+
+def make(dropout=False):
+    middle = [nn.Dropout(0.5)] if dropout else []
+    return nn.Sequential(mlp([2, 8, 8]), nn.BatchNorm1d(8), *middle, nn.Linear(8, 1))
+
+
+def setting(optimizer, dropout=False):
+    ensemble = Ensemble(lambda: make(dropout), R)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(R, 10, 2, generator=generator)
+    batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
+    return ensemble, OPTIMIZERS[optimizer](ensemble), batches, x
+
+
+def run(optimizer, dropout=False, kill_at=None, **options):
+    ensemble, chosen, batches, x = setting(optimizer, dropout)
+
+    def evaluate(e):
+        calls.append(0)
+        if len(calls) == kill_at:
+            raise Killed
+        return {"mean": e(x, shared=False).mean((1, 2))}
+
+    calls = []
+    history = train(ensemble, chosen, loss, batches, STEPS, evaluate=evaluate, evaluations=4, **options)
+    return ensemble, history
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_killed_runs_resume_bit_equal(optimizer, dropout, tmp_path):
+    straight, whole = run(optimizer, dropout)
+    file = tmp_path / "run.pt"
+    with pytest.raises(Killed):
+        run(optimizer, dropout, kill_at=4, checkpoint=file)
+    resumed, history = run(optimizer, dropout, checkpoint=file)
+    assert history.steps == whole.steps == [0, 3, 6, 8, 11]
+    assert torch.equal(history["mean"], whole["mean"])
+    for (name, a), b in zip(straight.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_a_finished_run_is_only_read(tmp_path):
+    _, history = run("sgd", checkpoint=tmp_path / "run.pt")
+    _, again = run("sgd", checkpoint=tmp_path / "run.pt", kill_at=1)
+    assert torch.equal(history["mean"], again["mean"])
+
+
+def test_foreign_and_broken_checkpoints_are_refused(tmp_path):
+    file = tmp_path / "run.pt"
+    run("sgd", checkpoint=file)
+    ensemble, optimizer, batches, _ = setting("sgd")
+    with pytest.raises(CheckpointError, match="of a run of 11 steps"):
+        train(ensemble, optimizer, loss, batches, 5, evaluate=lambda e: {}, checkpoint=file)
+    other = Ensemble(make, R + 1)
+    with pytest.raises(CheckpointError, match="number of replicas"):
+        train(other, OPTIMIZERS["sgd"](other), loss, batches, STEPS, evaluate=lambda e: {}, checkpoint=file)
+    file.write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="delete it to start over"):
+        train(ensemble, optimizer, loss, batches, STEPS, evaluate=lambda e: {}, checkpoint=file)
+
+
+def test_training_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    run("sgd", dropout=True)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("optimizer", ["c_cola_od", "adlala"])
+def test_compiled_steps_are_the_same_steps(optimizer):
+    plain, history = run(optimizer, compiled=False)
+    fast, other = run(optimizer, compiled=True)
+    assert history.steps == other.steps
+    for (name, a), b in zip(plain.state_dict().items(), fast.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5, msg=name)
+
+
+def test_schedulers_act_between_epochs():
+    ensemble, optimizer, batches, _ = setting("sgd")
+    epochs, rates = [], []
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+    def after(epoch):
+        epochs.append(epoch)
+        rates.append(optimizer.param_groups[0]["lr"])
+        scheduler.step()
+
+    train(ensemble, optimizer, loss, batches, 6, evaluate=lambda e: {}, after_epoch=after)
+    assert epochs == [1, 2, 3]
+    assert rates == [0.1, 0.05, 0.025]
+
+
+def test_windows_serve_a_text_and_what_follows():
+    streams = torch.arange(20).reshape(10, 2)
+    windows = Windows(streams, 4)
+    order = windows.order(0)
+    assert order.tolist() == [0, 4]
+    x, y = windows.take(order[1])
+    assert torch.equal(x, streams[4:8])
+    assert torch.equal(y, streams[5:9])
