@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: run test lint bench clean
 
 run: $(VENV)/ready
-	$(BIN)/python -m holonom.experiments.fig1 --out results/fig1
+	$(BIN)/holonom reproduce fig1 --scale ci
+	$(BIN)/holonom report
 
 test: $(VENV)/ready lint
 	$(BIN)/python -m pytest -n auto

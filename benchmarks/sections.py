@@ -16,7 +16,7 @@ import torch
 from holonom import Langevin
 from holonom.constraints import Circle, Orthogonal, Sphere
 
-from . import ours, peers, tensors
+from . import ensembles, ours, peers, tensors
 from .tensors import Problem
 from .timing import Contender, Effort, Runnable
 
@@ -208,6 +208,20 @@ def guard(quick: bool) -> list[Section]:
     return sections
 
 
+def replicas(quick: bool) -> list[Section]:
+    """All replicas in one program: a step of a hundred against a step of one, in units of the plain loop's step."""
+    count = 4 if quick else 100
+    contenders = [
+        # Forty times cheaper a replica is 2.5 plain steps for a hundred.
+        ensembles.together("C-SGLD", count, target=count / 40, compiled=not quick),
+        ensembles.together("SGD", count, compiled=not quick),
+        ensembles.together("C-SGLD", count, compiled=False),
+        ensembles.alone("SGD"),
+        ensembles.floor(count),
+    ]
+    return [Section(f"{count} perceptrons 2-500-1, batch 2", ensembles.alone("C-SGLD"), contenders)]
+
+
 SECTIONS: dict[str, Callable[[bool], list[Section]]] = {
     "circle": circle,
     "sphere": sphere,
@@ -217,4 +231,5 @@ SECTIONS: dict[str, Callable[[bool], list[Section]]] = {
     "free": free,
     "sampling": sampling,
     "guard": guard,
+    "replicas": replicas,
 }

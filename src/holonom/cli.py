@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED
     except KeyboardInterrupt:
         if ranks.rank() == 0:
-            _say(f"\nholonom: interrupted{_way_on(options, words) if command is _reproduce else ''}")
+            print(file=sys.stderr)  # behind the terminal's ^C
+            _say(f"holonom: interrupted{_way_on(options, words) if command is _reproduce else ''}")
         return INTERRUPTED
     finally:
         ranks.stop()
@@ -74,56 +75,57 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help="show the experiments")
     listing.set_defaults(command=_list)
-
-    running = commands.add_parser("reproduce", help="run experiments", description="Run experiments one after another.")
-    running.set_defaults(command=_reproduce)
-    running.add_argument("ids", nargs="+", metavar="ID", help="as `holonom list` shows it")
-    running.add_argument(
-        "--scale", choices=SCALES, default="ci", help="seconds, minutes or the published size (default: ci)"
-    )
-    running.add_argument("--replicas", type=_at_least_one, metavar="R", help="runs of each arm (default: the scale's)")
-    running.add_argument("--device", type=_device, help="cpu, cuda, … (default: the best there is)")
-    running.add_argument(
-        "--out", type=Path, default=RESULTS, metavar="DIR", help="folder of the run set (default: results)"
-    )
-    running.add_argument(
-        "--seed", type=_seed, default=0, metavar="S", help="of weights, data, order and noise (default: 0)"
-    )
-    running.add_argument("--resume", action="store_true", help="continue an interrupted run")
-    running.add_argument("--tensorboard", action="store_true", help="also log the curves to DIR/ID/tensorboard")
-    running.add_argument("--quiet", action="store_true", help="no progress bars")
-
+    _takes_data(listing)
+    _takes_a_run(commands.add_parser("reproduce", help="run experiments, one after another"))
     reporting = commands.add_parser("report", help="write DIR/report.html from the results in DIR")
     reporting.set_defaults(command=_report)
     reporting.add_argument("folder", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="default: results")
 
     data = commands.add_parser("data", help="list, fetch and check data sets")
     actions = data.add_subparsers(required=True, metavar="ACTION")
-    showing = actions.add_parser("list", help="show the data sets and where they are")
-    showing.set_defaults(command=_data_list)
-    getting = actions.add_parser("get", help="download a data set from its public home")
-    getting.set_defaults(command=_data_get)
-    getting.add_argument("name", metavar="NAME")
-    checking = actions.add_parser("check", help="compare the files with what was published")
-    checking.set_defaults(command=_data_check)
-    checking.add_argument("name", nargs="?", metavar="NAME", help="default: every set that is here")
-    for reader in (listing, running, showing, getting, checking):
-        reader.add_argument(
-            "--data", type=Path, metavar="ROOT", help="where data sets lie (default: $HOLONOM_DATA, then the cache)"
-        )
+    for name, command, purpose in (
+        ("list", _data_list, "show the data sets and where they are"),
+        ("get", _data_get, "download a data set from its public home"),
+        ("check", _data_check, "compare files with what was published"),
+    ):
+        action = actions.add_parser(name, help=purpose)
+        action.set_defaults(command=command)
+        _takes_data(action)
+        if name == "get":
+            action.add_argument("name", metavar="NAME")
+        if name == "check":
+            action.add_argument("name", nargs="?", metavar="NAME", help="default: every set that is here")
     return parser
 
 
-def _at_least_one(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
+def _takes_a_run(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_reproduce)
+    add = parser.add_argument
+    add("ids", nargs="+", metavar="ID", help="as `holonom list` shows it")
+    add("--scale", choices=SCALES, default="ci", help="seconds, minutes or the published size (default: ci)")
+    add("--replicas", type=_whole_number(1), metavar="R", help="runs of each arm (default: the scale's)")
+    add("--device", type=_device, help="cpu, cuda, … (default: the best there is)")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help="folder of the run set (default: results)")
+    add("--seed", type=_whole_number(0), default=0, metavar="S", help="of weights, data, order, noise (default: 0)")
+    add("--resume", action="store_true", help="continue an interrupted run")
+    add("--tensorboard", action="store_true", help="also log the curves to DIR/ID/tensorboard")
+    add("--quiet", action="store_true", help="no progress bars")
+    _takes_data(parser)
 
 
-def _seed(text: str) -> int:
-    if not 0 <= (value := int(text)) < 2**32:
-        raise argparse.ArgumentTypeError(f"must lie between 0 and {2**32 - 1}, got {text}")
-    return value
+def _takes_data(parser: argparse.ArgumentParser) -> None:
+    where = "where data sets lie (default: $HOLONOM_DATA, then the user's cache)"
+    parser.add_argument("--data", type=Path, metavar="ROOT", help=where)
+
+
+def _whole_number(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text) if text.removeprefix("-").isdecimal() else None
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, got {text!r}")
+        return value
+
+    return parse
 
 
 def _device(text: str) -> str:

@@ -104,10 +104,10 @@ class Circle(Constraint):
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         count = len(phase.q)
-        for u, theta, xi in zip(phase.slack, step[:count], step[count:], strict=True):
+        angles = zip(phase.slack, _sin(phase.slack), _cos(phase.slack), step[:count], step[count:], strict=True)
+        for u, sine, cosine, theta, xi in angles:
             r = self._r(u)
-            x, y = r * torch.sin(math.pi * u) + theta, r * torch.cos(math.pi * u) + xi
-            u.copy_(torch.atan2(x, y) / math.pi)
+            u.copy_(torch.atan2(r * sine + theta, r * cosine + xi) / math.pi)
 
     def residual(self, phase: Phase) -> Tensor:
         worst = []

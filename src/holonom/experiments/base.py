@@ -60,10 +60,10 @@ def catalogue() -> dict[str, Experiment]:
 
     for module in pkgutil.iter_modules(studies.__path__):
         importlib.import_module(f"{studies.__name__}.{module.name}")
-    return {id: _registered[id] for id in sorted(_registered, key=_natural)}
+    return {id: _registered[id] for id in sorted(_registered, key=natural)}
 
 
-def _natural(id: str) -> tuple[Any, ...]:
+def natural(id: str) -> tuple[Any, ...]:
     """fig3.10 after fig3.9."""
     word = id.rstrip("0123456789.")
     numbers = id[len(word) :].split(".")

@@ -18,6 +18,18 @@ def start() -> None:
         distributed.init_process_group("gloo")
 
 
+def stop() -> None:
+    """Leave it again."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def wait() -> None:
+    """Until every process is here."""
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
 def rank() -> int:
     return distributed.get_rank() if distributed.is_initialized() else 0
 
@@ -43,11 +55,20 @@ def share(replicas: int) -> tuple[int, int]:
     return start, (rank() + 1) * replicas // size() - start
 
 
+def largest(value: float) -> float:
+    """Of all ranks."""
+    return float(max(_everyones(value)))
+
+
 def gather(values: Array, repeats: int = 1) -> Array:
     """(times, local runs) of all ranks side by side; the runs of a grid stay grouped by its values."""
-    if size() == 1:
-        return values
-    parts: list[Any] = [None] * size()
-    distributed.all_gather_object(parts, values)
-    grids = [np.split(part, repeats, 1) for part in parts]
+    grids = [np.split(part, repeats, 1) for part in _everyones(values)]
     return np.concatenate([grid[g] for g in range(repeats) for grid in grids], 1)
+
+
+def _everyones(value: Any) -> list[Any]:
+    if size() == 1:
+        return [value]
+    parts: list[Any] = [None] * size()
+    distributed.all_gather_object(parts, value)
+    return parts

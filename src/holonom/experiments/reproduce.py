@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import ranks
+from . import checkpoints, ranks
 from .base import SCALES, Experiment, find
 from .run import Run
 
@@ -56,28 +55,47 @@ def reproduce(
     settings.pop("replicas", None)
     if count < 1:
         raise ValueError(f"replicas must be at least 1, got {count}")
-    run = Run(
-        id, scale, count, seed, ranks.device(device), Path(out) / id, root, resume, quiet,
-        _writer(Path(out) / id) if tensorboard else None,
-    )  # fmt: skip
+    run = Run(id, scale, count, seed, ranks.device(device), Path(out) / id, root, resume, quiet)
     run.folder.mkdir(parents=True, exist_ok=True)
-    if not resume:
+    resumed = checkpoints.prepare(run.folder, _settings(run, settings), resume)
+    if not resumed:
         (run.folder / "result.json").unlink(missing_ok=True)
+    if tensorboard and ranks.rank() == 0:
+        run.log = _writer(run.folder)
     started = time.perf_counter()
     claims = study.body(run, SimpleNamespace(**settings))
     record = {
         **_identity(study, run, settings),
         "seconds": round(time.perf_counter() - started, 1),
+        "resumed": resumed,
         "claims": [claim.as_json() for claim in claims],
         "tables": run.tables,
         "figures": run.figures,
         "notes": run.notes,
     }
+    if run.log is not None:
+        run.log.close()
     if ranks.rank() == 0:
         partial = run.folder / "result.partial"
         partial.write_text(json.dumps(record, indent=2, ensure_ascii=False, default=_plain) + "\n", encoding="utf-8")
         os.replace(partial, run.folder / "result.json")
     return record
+
+
+def _settings(run: Run, settings: dict[str, Any]) -> dict[str, Any]:
+    """Everything that the numbers depend on."""
+    from .. import __version__
+
+    return {
+        "id": run.id,
+        "scale": run.scale,
+        "replicas": run.replicas,
+        "seed": run.seed,
+        "settings": settings,
+        "device": run.device.type,
+        "processes": ranks.size(),
+        "holonom": __version__,
+    }
 
 
 def _identity(study: Experiment, run: Run, settings: dict[str, Any]) -> dict[str, Any]:
@@ -119,10 +137,8 @@ def _device_name(device: torch.device) -> str:
 
 
 def _writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        sys.exit("--tensorboard needs the tensorboard package: pip install tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
 

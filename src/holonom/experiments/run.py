@@ -93,6 +93,7 @@ class Run:
         evaluate: Evaluate,
         evaluations: int = 40,
         after_epoch: Callable[[int], None] | None = None,
+        compiled: bool | None = None,
     ) -> Fit:
         """Train one arm; an interrupted one continues from its checkpoint, a finished one is read from it."""
         checkpoint = self.folder / "checkpoints" / f"{_slug(arm)}-{ranks.rank()}.pt"
@@ -110,9 +111,10 @@ class Run:
                 evaluations=evaluations,
                 checkpoint=checkpoint,
                 after_epoch=after_epoch,
+                compiled=compiled,
                 progress=progress,
             )
-        residual = max(optimizer.residuals()) if isinstance(optimizer, Langevin) else 0.0
+        residual = ranks.largest(max(optimizer.residuals()) if isinstance(optimizer, Langevin) else 0.0)
         curves = {name: ranks.gather(history[name].double().numpy(), ensemble.repeats) for name in history.values}
         fit = Fit(arm, np.array(history.steps), curves, ensemble, time.perf_counter() - started, residual)
         self._log(fit)
@@ -179,8 +181,9 @@ class Run:
         figure, axes = plt.subplots(**{"layout": "constrained", "squeeze": False, **options})
         try:
             yield axes
-            self.folder.mkdir(parents=True, exist_ok=True)
-            figure.savefig(self.folder / f"{name}.png", dpi=140)
+            if ranks.rank() == 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                figure.savefig(self.folder / f"{name}.png", dpi=140)
             self.figures.append({"file": f"{name}.png", "caption": caption})
         finally:
             plt.close(figure)
@@ -202,6 +205,8 @@ class Run:
 
     def save_curves(self, fits: dict[str, Fit]) -> None:
         """All curves as curves.csv (arm, metric, step, run, value) and the last values as runs.csv."""
+        if ranks.rank() > 0:
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "curves.csv", "w", newline="") as file:
             writer = csv.writer(file)

@@ -1,0 +1,60 @@
+"""The report: one HTML page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import base64
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from ..experiments.claims import FAILS, HOLDS, OPEN
+from . import wording
+from .record import Figure, Record, RecordError, collect
+
+KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}
+
+
+def write_report(folder: Path) -> tuple[Path, list[str]]:
+    """Write ``folder/report.html`` from every ``folder/*/result.json``.
+
+    Returns:
+        The page, and one sentence for each result that could not be shown; the page holds these too.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RecordError(f"there is no folder {folder}")
+    records, problems = collect(folder)
+    if not records:
+        raise RecordError(
+            "\n".join([f"no results in {folder}: run `holonom reproduce` with --out {folder}", *problems])
+        )
+    page = folder / "report.html"
+    partial = folder / "report.partial"
+    partial.write_text(render(records, problems), encoding="utf-8")
+    os.replace(partial, page)
+    return page, problems
+
+
+def render(records: list[Record], problems: list[str]) -> str:
+    """The page's text."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_own("page.html"))
+    return template.render(
+        records=records, problems=problems, style=_own("page.css"), wording=wording, classes=CLASSES, inline=inline
+    )
+
+
+def _own(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def inline(record: Record, figure: Figure) -> str:
+    """A figure as a data address; empty if the file is not there, not a picture or not the experiment's own."""
+    path = (record.folder / figure.file).resolve()
+    kind = KINDS.get(path.suffix.lower())
+    if kind is None or path.parent != record.folder.resolve() or not path.is_file():
+        return ""
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"

@@ -1,0 +1,43 @@
+"""A result on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..experiments.claims import FAILS, HOLDS, OPEN
+from .record import Record
+from .wording import CLAIM_HEADINGS, cell, claim_row, duration, numeric_columns, size, tally
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLES = {HOLDS: "bold green", FAILS: "bold red", OPEN: "bold yellow"}
+
+
+def show(record: Record, console: Console) -> None:
+    """Tables, notes and claims with their verdicts, the claims last because they are what was asked."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print()
+    console.print(Text(f"{record.id}: {record.title}", "bold"))
+    console.print(Text(f"{record.source}; {size(record)}, {duration(record.seconds)}", "dim"))
+    for table in record.tables:
+        shown = Table()
+        for column, number in zip(table.columns, numeric_columns(table), strict=True):
+            shown.add_column(Text(cell(column)), justify="right" if number else "left")
+        for row in table.rows:
+            shown.add_row(*(Text(cell(value)) for value in row))
+        console.print(Text(table.title, "italic"))
+        console.print(shown)
+    for note in record.notes:
+        console.print(Text(f"Note: {note}", "dim"))
+    claims = Table()
+    for heading in CLAIM_HEADINGS:
+        claims.add_column(heading)
+    for claim in record.claims:
+        name, published, value, verdict = claim_row(claim)
+        title = Text.assemble(name, (f"\n{claim.detail}" if claim.detail else "", "dim"))
+        claims.add_row(title, Text(published), Text(value), Text(verdict, STYLES[verdict]))
+    console.print(Text(tally(record.claims), "italic"))
+    console.print(claims)

@@ -1,0 +1,221 @@
+"""The command line: what it prints, what it writes, and how it refuses."""
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from holonom import __version__
+from holonom.cli import main
+from holonom.data.registry import SETS, DataSet, File
+from holonom.experiments import base
+from holonom.experiments.claims import FAILS, HOLDS, Claim, fact
+from holonom.experiments.run import Run
+from holonom.report import load
+from holonom.report.wording import measured
+
+CONTENT = b"the only one\n" * 50
+
+
+def quick(run: Run, settings: SimpleNamespace) -> list[Claim]:
+    """Trains nothing, claims one thing that holds and one that does not."""
+    run.table("Numbers", ["[bold]what[/bold]", "value"], [["size", settings.size], ["half", 0.123456]])
+    run.note("A remark.")
+    return [
+        fact("one is one", "1", 1.0, True),
+        fact("two is one", "1 ± 0.01", 2.0, False, uncertainty=0.013),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An experiment "fig0" and one, "fig0.1", that reads the data set "tiny"; all data roots are empty."""
+    scales = {scale: {"replicas": 2 + i, "size": 7} for i, scale in enumerate(base.SCALES)}
+    for id, data in (("fig0", ()), ("fig0.1", ("tiny",))):
+        study = base.Experiment(id, "Quick", "our Fig. 0", "One is one.", scales, quick, data)
+        monkeypatch.setitem(base._registered, id, study)
+    home = tmp_path / "home" / "one.txt"
+    home.parent.mkdir()
+    home.write_bytes(CONTENT)
+    file = File("one.txt", hashlib.sha256(CONTENT).hexdigest(), home.as_uri())
+    monkeypatch.setitem(SETS, "tiny", DataSet("tiny", "a text", "nobody", "tiny", (file,)))
+    monkeypatch.setenv("HOLONOM_DATA", str(tmp_path / "variable"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run a command that must fail in the orderly way; returns what it said."""
+    try:
+        code = main(words)
+    except SystemExit as stop:  # argparse
+        code = stop.code
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    return said.err
+
+
+# ── experiments ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_list_shows_every_experiment(capsys, tmp_path):
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for id in base.catalogue():
+        assert f" {id} " in printed
+    assert "our Fig. 0" in printed
+    assert "tiny (missing)" in printed
+    assert "smoke 2, ci 3, paper 4" in printed
+    assert main(["data", "get", "tiny", "--data", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["list", "--data", str(tmp_path)]) == 0
+    assert "tiny (found)" in capsys.readouterr().out
+
+
+def test_experiments_name_registered_data():
+    for study in base.catalogue().values():
+        assert set(study.data) <= set(SETS), study.id
+
+
+def test_reproduce_writes_a_record_and_shows_it(capsys, tmp_path):
+    assert (
+        main(["reproduce", "fig0", "--scale", "smoke", "--seed", "5", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    )
+    path = tmp_path / "fig0" / "result.json"
+    record = json.loads(path.read_text())
+    for key in ("id", "scale", "seed", "device", "seconds"):
+        assert key in record
+    assert (record["id"], record["scale"], record["seed"], record["replicas"]) == ("fig0", "smoke", 5, 2)
+    assert [claim["verdict"] for claim in record["claims"]] == [HOLDS, FAILS]
+    assert record["command"] == "holonom reproduce fig0 --scale smoke --seed 5 --replicas 2 --device cpu"
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"{path}\n")
+    for text in ("one is one", "does not hold", "[bold]what[/bold]", "0.1235", "A remark.", "2 claims"):
+        assert text in printed
+    for claim in load(path).claims:
+        assert measured(claim) in printed
+
+
+def test_several_experiments_and_another_number_of_runs(capsys, tmp_path):
+    root = str(tmp_path / "root")
+    assert main(["data", "get", "tiny", "--data", root]) == 0
+    options = ["--replicas", "9", "--quiet", "--data", root, "--out", str(tmp_path)]
+    assert main(["reproduce", "fig0.1", "fig0", "fig0", *options]) == 0
+    assert load(tmp_path / "fig0" / "result.json").replicas == 9
+    assert load(tmp_path / "fig0.1" / "result.json").replicas == 9
+    assert capsys.readouterr().out.count("result.json") == 2
+
+
+def test_an_interrupt_says_how_to_resume(capsys, tmp_path, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holonom.experiments.reproduce.reproduce", interrupted)
+    out = tmp_path / "my results"
+    for words in (["--out", str(out)], ["--out", str(out), "--resume"]):
+        assert main(["reproduce", "fig0", *words]) == 130
+        assert f"holonom reproduce fig0 --out '{out}' --resume\n" in capsys.readouterr().err
+
+
+def test_refusals_come_before_anything_runs(capsys, tmp_path, monkeypatch):
+    out = ["--out", str(tmp_path / "out")]
+    assert "no experiment 'fig99'" in refused(capsys, "reproduce", "fig0", "fig99", *out)
+    assert "holonom data get tiny" in refused(capsys, "reproduce", "fig0", "fig0.1", *out)
+    assert "from 1 to 4294967295, got '0'" in refused(capsys, "reproduce", "fig0", "--replicas", "0", *out)
+    assert "a whole number" in refused(capsys, "reproduce", "fig0", "--replicas", "many", *out)
+    assert "from 0 to 4294967295, got '-1'" in refused(capsys, "reproduce", "fig0", "--seed", "-1", *out)
+    assert "smoke" in refused(capsys, "reproduce", "fig0", "--scale", "huge", *out)
+    assert "'abacus' cannot be used" in refused(capsys, "reproduce", "fig0", "--device", "abacus", *out)
+    assert "no folder" in refused(capsys, "reproduce", "fig0", "--data", str(tmp_path / "nowhere"), *out)
+    assert "ID" in refused(capsys, "reproduce")
+    assert "COMMAND" in refused(capsys)
+    monkeypatch.setattr("holonom.experiments.ranks.size", lambda: 3)
+    assert "2 replicas cannot be split over 3" in refused(capsys, "reproduce", "fig0", "--scale", "smoke", *out)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unusable_output_folder_is_refused(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "file" in refused(capsys, "reproduce", "fig0", "--quiet", "--out", str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "words"),
+    [
+        ("matplotlib", "experiments", ["reproduce", "fig0"]),
+        ("tensorboard", "tensorboard", ["reproduce", "fig0", "--tensorboard"]),
+        ("rich", "experiments", ["list"]),
+        ("jinja2", "experiments", ["report"]),
+    ],
+)
+def test_missing_extras_are_named(capsys, monkeypatch, module, extra, words):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find_spec(name))
+    said = refused(capsys, *words)
+    assert module in said
+    assert f"pip install 'holonom[{extra}]'" in said
+
+
+def test_a_mistake_in_an_experiment_is_not_hidden(tmp_path, monkeypatch):
+    def wrong(run: Run, settings: SimpleNamespace) -> list[Claim]:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setitem(base._registered, "fig0", base.Experiment("fig0", "", "", "", base.find("fig0").scales, wrong))
+    with pytest.raises(ZeroDivisionError):
+        main(["reproduce", "fig0", "--out", str(tmp_path)])
+
+
+# ── report and data ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_report_ends_with_the_path_and_names_what_it_left_out(capsys, tmp_path):
+    assert main(["reproduce", "fig0", "--quiet", "--out", str(tmp_path)]) == 0
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "result.json").write_text("{")
+    capsys.readouterr()
+    assert main(["report", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'report.html'}\n"
+    assert "broken/result.json is damaged" in said.err
+    assert "our Fig. 0" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_report_refuses_what_holds_no_results(capsys, tmp_path):
+    assert "no folder" in refused(capsys, "report", str(tmp_path / "nowhere"))
+    (tmp_path / "partial").mkdir()
+    (tmp_path / "partial" / "result.json").write_text('{"id": "fig1"}')
+    said = refused(capsys, "report", str(tmp_path))
+    assert "no results" in said
+    assert "lacks scale, seed, device, seconds, claims" in said
+
+
+def test_data_is_fetched_checked_and_listed(capsys, tmp_path):
+    root = ["--data", str(tmp_path / "root")]
+    path = tmp_path / "root" / "tiny" / "one.txt"
+    assert main(["data", "list", *root]) == 0
+    assert "0 of 1" in capsys.readouterr().out
+    assert "no data sets are here" in refused(capsys, "data", "check", *root)
+    assert main(["data", "get", "tiny", *root]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert main(["data", "list", *root]) == 0
+    assert "1 of 1" in capsys.readouterr().out
+    for names in ([], ["tiny"]):
+        assert main(["data", "check", *names, *root]) == 0
+        assert capsys.readouterr().out == "tiny/one.txt: intact\n"
+    path.write_bytes(CONTENT[:-1])
+    assert main(["data", "check", *root]) == 2
+    assert "is not tiny's one.txt" in capsys.readouterr().out
+    assert "no data set is called 'huge'" in refused(capsys, "data", "get", "huge", *root)
+    assert "no data set is called 'huge'" in refused(capsys, "data", "check", "huge", *root)
+
+
+def test_the_package_runs_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "holonom", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"holonom {__version__}\n")

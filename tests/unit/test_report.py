@@ -1,0 +1,277 @@
+"""The report: whole, self-contained, escaped, and unimpressed by broken files."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holonom.experiments.claims import FAILS, HOLDS, OPEN, Claim
+from holonom.report import RecordError, load, write_report
+from holonom.report.record import Table
+from holonom.report.wording import duration, measured, numeric_columns, tally
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+VOID = {"meta", "img", "link", "br", "hr", "input"}
+
+
+def claim(**changes: Any) -> dict[str, Any]:
+    values = {"name": "a beats b", "published": "3 against 1", "measured": 2.0, "uncertainty": 0.5, "verdict": HOLDS}
+    return {**values, "detail": "eight runs", **changes}
+
+
+def write(root: Path, folder: str = "fig1", **changes: Any) -> Path:
+    """A record with every part, some of them changed; parts set to None are left out."""
+    record = {
+        "id": folder,
+        "title": "Two arms",
+        "source": "paper Fig. 1",
+        "says": "a wins by two.",
+        "scale": "ci",
+        "replicas": 8,
+        "seed": 3,
+        "device": "an abacus",
+        "settings": {"epochs": 400, "radii": [1.0, 5.0]},
+        "command": "holonom reproduce fig1 --scale ci",
+        "date": "2026-01-02T03:04:05+00:00",
+        "versions": {"holonom": "0.1.0", "torch": "2.9"},
+        "hardware": "an abacus; 1 process(es)",
+        "seconds": 125.0,
+        "claims": [claim()],
+        "tables": [{"title": "Final values", "columns": ["arm", "loss"], "rows": [["a", 0.5], ["b", None]]}],
+        "figures": [{"file": "curve.png", "caption": "Loss against time."}],
+        "notes": ["The radius is our choice."],
+        **changes,
+    }
+    place = root / folder
+    place.mkdir(parents=True)
+    (place / "curve.png").write_bytes(PIXEL)
+    (place / "runs.csv").write_text("arm,run\n")
+    (place / "result.json").write_text(json.dumps({k: v for k, v in record.items() if v is not None}))
+    return place
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text, and a check that what opens closes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page(root: Path) -> Page:
+    return Page(write_report(root)[0].read_text(encoding="utf-8"))
+
+
+def test_everything_a_reader_could_ask_is_there(tmp_path):
+    write(tmp_path)
+    text = page(tmp_path).text
+    for part in (
+        "Two arms",
+        "paper Fig. 1",
+        "a wins by two.",
+        "a beats b",
+        "3 against 1",
+        "2.00 ± 0.50",
+        "holds",
+        "eight runs",
+        "Final values",
+        "Loss against time.",
+        "The radius is our choice.",
+        "holonom reproduce fig1 --scale ci",
+        "epochs = 400, radii = (1.0, 5.0)",
+        "ci scale, 8 runs",
+        "2 min 5 s",
+        "2026-01-02 03:04:05 UTC",
+        "an abacus; 1 process(es)",
+        "holonom 0.1.0, torch 2.9",
+        "fig1/runs.csv",
+    ):
+        assert part in text, part
+
+
+def test_the_page_needs_nothing_beside_it(tmp_path):
+    write(tmp_path)
+    html = page(tmp_path)
+    assert not html.all("script")
+    assert not html.all("link")
+    assert [image["src"] for image in html.all("img")] == [f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"]
+    targets = {attributes["id"] for _, attributes in html.tags if "id" in attributes}
+    links = [link["href"] for link in html.all("a")]
+    assert links
+    assert all(link[0] == "#" and link[1:] in targets for link in links)
+    style = (tmp_path / "report.html").read_text(encoding="utf-8").split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "@media print" in style
+
+
+def test_the_page_can_be_heard(tmp_path):
+    """Language, one first heading, no level left out, pictures with words, columns and rows named."""
+    write(tmp_path)
+    write(tmp_path, "fig2", claims=[claim(verdict=FAILS), claim(verdict=OPEN)])
+    html = page(tmp_path)
+    assert html.all("html") == [{"lang": "en"}]
+    levels = [int(tag[1]) for tag, _ in html.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert all("Loss against time." in image["alt"] for image in html.all("img"))
+    assert all(heading.get("scope") for heading in html.all("th"))
+    ids = [attributes["id"] for _, attributes in html.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for verdict in (HOLDS, FAILS, OPEN):
+        assert verdict in html.text
+
+
+def test_text_is_text(tmp_path):
+    """Whatever a record holds reaches the reader's eye, never the browser's parser."""
+    evil = "<script>alert(\"x\")</script> & 'q' </style>"
+    write(
+        tmp_path,
+        title=evil,
+        source=evil,
+        says=evil,
+        scale=evil,
+        hardware=evil,
+        command=evil,
+        date=evil,
+        notes=[evil],
+        settings={evil: evil},
+        versions={evil: evil},
+        claims=[claim(name=evil, published=evil, detail=evil)],
+        tables=[{"title": evil, "columns": [evil], "rows": [[evil]]}],
+        figures=[{"file": "curve.png", "caption": evil}],
+    )
+    html = page(tmp_path)
+    assert not html.all("script")
+    assert html.text.count(evil) >= 15
+    assert all(evil in image["alt"] for image in html.all("img"))
+
+
+def test_experiments_come_in_the_papers_order(tmp_path):
+    for folder in ("fig3.10", "table1", "fig3.2", "fig1"):
+        write(tmp_path, folder)
+    write(tmp_path, "again", id="fig1")
+    links = [link["href"] for link in page(tmp_path).all("a")]
+    assert links == ["#run-again", "#run-fig1", "#run-fig3.2", "#run-fig3.10", "#run-table1"]
+    assert "fig1 (again)" in page(tmp_path).text
+
+
+def test_broken_records_do_not_stop_the_others(tmp_path):
+    write(tmp_path, "fig1")
+    write(tmp_path, "no-claims", claims=None)
+    write(tmp_path, "no-verdict", claims=[{"name": "a", "published": "b", "measured": 1.0, "uncertainty": 0.0}])
+    write(tmp_path, "odd-verdict", claims=[claim(verdict="perhaps")])
+    write(tmp_path, "odd-type", seconds="long")
+    write(tmp_path, "odd-table", tables=[{"columns": ["a", "b"], "rows": [[1]]}])
+    write(tmp_path, "odd-file").joinpath("result.json").write_text("[]")
+    write(tmp_path, "cut").joinpath("result.json").write_text('{"id": "fi')
+    write(tmp_path, "bytes").joinpath("result.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "fig3" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "other" / "nothing").mkdir(parents=True)
+    path, problems = write_report(tmp_path)
+    expected = {
+        "no-claims": "lacks claims",
+        "no-verdict": "lacks verdict",
+        "odd-verdict": "'perhaps'",
+        "odd-type": "unusable value of seconds",
+        "odd-table": "rows that do not fit",
+        "odd-file": "not an object",
+        "cut": "damaged",
+        "bytes": "damaged",
+        "fig3": "unfinished",
+    }
+    assert len(problems) == len(expected)
+    text = Page(path.read_text(encoding="utf-8")).text
+    assert "a beats b" in text
+    for folder, reason in expected.items():
+        [problem] = [p for p in problems if str(tmp_path / folder) in p]
+        assert reason in problem
+        assert problem in text
+
+
+def test_a_record_of_the_least_size_is_shown(tmp_path):
+    place = tmp_path / "fig1"
+    place.mkdir()
+    least = {"id": "fig1", "scale": "ci", "seed": 0, "device": "cpu", "seconds": 1, "claims": [claim(detail="")]}
+    (place / "result.json").write_text(json.dumps(least))
+    assert "a beats b" in page(tmp_path).text
+    (place / "result.json").write_text(json.dumps({**least, "claims": []}))
+    assert "makes no claim" in page(tmp_path).text
+
+
+@pytest.mark.parametrize("file", ["gone.png", "../../secret.png", "runs.csv", "result.json"])
+def test_only_the_experiments_own_pictures_are_taken_in(tmp_path, file):
+    (tmp_path / "secret.png").write_bytes(PIXEL)
+    write(tmp_path / "runs", figures=[{"file": file, "caption": "Not this one."}])
+    html = page(tmp_path / "runs")
+    assert not html.all("img")
+    assert f"The figure {file} is missing." in html.text
+
+
+def test_nothing_to_show_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="no results"):
+        write_report(tmp_path)
+    with pytest.raises(RecordError, match="no folder"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(RecordError, match="cannot be read"):
+        load(tmp_path / "result.json")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("value", "uncertainty", "text"),
+    [
+        (0.32549, 0.2453, "0.33 ± 0.25"),
+        (-0.0457997, 0.64938, "−0.05 ± 0.65"),
+        (-0.00012, 0.25, "0.00 ± 0.25"),
+        (1234.5, 649.0, "1230 ± 650"),
+        (87.631, 0.04, "87.631 ± 0.040"),
+        (3.24e-9, 1.06e-10, "3.24e−09 ± 1.1e−10"),
+        (6.283185, 0.0, "6.283"),
+        (1.5, None, "1.5, no interval"),
+        (None, None, "–"),
+    ],
+)
+def test_numbers_are_rounded_to_their_uncertainty(tmp_path, value, uncertainty, text):
+    place = write(tmp_path, claims=[claim(measured=value, uncertainty=uncertainty)])
+    assert measured(load(place / "result.json").claims[0]) == text
+
+
+def test_wording():
+    assert [duration(s) for s in (8.44, 125, 3 * 3600 + 12 * 60 + 5)] == ["8.4 s", "2 min 5 s", "3 h 12 min"]
+    claims = [Claim("", "", 0.0, 0.0, verdict) for verdict in (HOLDS, FAILS, FAILS, OPEN)]
+    assert tally(claims) == "4 claims: 1 holds, 2 do not hold, 1 inconclusive"
+    assert tally(claims[:1]) == "1 claim: 1 holds"
+    rows = [["C-SGD", "0.5 ± 0.1", "–", "87 %", "2-turn"], ["SGD", "diverged", 1e-7, "<3", "spiral"]]
+    assert numeric_columns(Table("", list("abcde"), rows)) == [False, True, True, True, False]
