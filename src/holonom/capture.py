@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,18 +15,24 @@ from .optimizer import Langevin
 
 _WARM_UP = 3  # steps before a capture: kernels compile, workspaces are allocated, a rotated word starts to owe
 
+Step = Callable[[Tensor, Tensor], Any]
+
 
 class Stepper:
     """Runs steps of one ensemble, optimizer and data set.
 
-    On a GPU the step is recorded once and replayed: the host only counts. It is recorded again when a
-    hyperparameter changes, since numbers are part of the recording.
+    Compiled, looking up the batch, differentiating and (where the optimizer can be traced) moving the
+    weights are one pass. On a GPU the step is recorded once and replayed: the host only counts. It is
+    recorded again when a hyperparameter changes, since numbers are part of the recording.
     """
 
     def __init__(self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: bool) -> None:
         self.ensemble, self.optimizer, self.loss, self.batches = ensemble, optimizer, loss, batches
         self._parameters = dict(ensemble.named_parameters())
         self._gradients = torch.compile(self._differentiate, dynamic=False) if compiled else self._differentiate
+        self._whole: Step | None = None
+        self._try_whole = compiled and isinstance(optimizer, Langevin)
+        self._numbers_then: Any = None
         if compiled:
             batches.compile()
         if isinstance(optimizer, Langevin):
@@ -41,25 +48,33 @@ class Stepper:
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
         if not order.is_cuda:
-            for place in torch.arange(len(order)).split(1):
+            for place in torch.arange(len(order))[:, None]:
                 self._step(order, place)
             return
-        self._keep(order)
+        kept, cursor = self._keep(order)
         start = 0
         while start < len(order) and self._warm < _WARM_UP:
-            self._step(self._order, self._cursor)
-            self._cursor.add_(1)
+            self._step(kept, cursor)
+            cursor.add_(1)
             start, self._warm = start + 1, self._warm + 1
         if start == len(order):
             return
         if self._graph is None or self._recorded != self._numbers():
-            self._record()
+            self._record(kept, cursor)
         for _ in range(start, len(order)):
             self._graph.replay()
+        self._count(len(order) - start)
+
+    def _count(self, steps: int) -> None:
         if isinstance(self.optimizer, Langevin):
-            self.optimizer.count_replays(len(order) - start)
+            self.optimizer.count_replays(steps)
 
     def _step(self, order: Tensor, place: Tensor) -> None:
+        whole = self._whole_step(order, place)
+        if whole is not None:
+            whole(order, place)
+            self._count(1)
+            return
         for name, gradient in self._gradients(order, place).items():
             self._parameters[name].grad = gradient
         self.optimizer.step()
@@ -69,6 +84,32 @@ class Stepper:
         batch = self.batches.take(order.index_select(0, place)[0])
         return self.ensemble.gradients(self.loss, *batch, shared=self.batches.shared)[0]
 
+    def _whole_step(self, order: Tensor, place: Tensor) -> Step | None:
+        """The step as a single compiled pass, or None: not possible, not yet, or no longer since numbers change."""
+        if not self._try_whole:
+            return None
+        if self._whole is not None:
+            if self._numbers_then == self._numbers():
+                return self._whole
+            self._try_whole = False  # a schedule; compiling for every value would cost more than it saves
+            return None
+        assert isinstance(self.optimizer, Langevin)
+        plan = self.optimizer.steady_steps()
+        if plan is None:
+            self._try_whole = any(group["step"] == 0 for group in self.optimizer.param_groups)
+            return None
+        names = {id(p): name for name, p in self._parameters.items()}
+        named = [([[names[id(p)] for p in cell] for cell in cells], advance) for cells, advance in plan]
+
+        def whole(order: Tensor, place: Tensor) -> None:
+            gradients = self._differentiate(order, place)
+            for cells, advance in named:
+                advance([[gradients[name] for name in cell] for cell in cells])
+
+        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False)
+        self._numbers_then = self._numbers()
+        return self._whole
+
     def _numbers(self) -> list[tuple[Any, ...]]:
         """The hyperparameters a recording holds as constants; tensors are read anew by every replay."""
         return [
@@ -76,20 +117,20 @@ class Stepper:
             for group in self.optimizer.param_groups
         ]
 
-    def _keep(self, order: Tensor) -> None:
-        """Copy an order to where the recording reads it, with the cursor at its start."""
+    def _keep(self, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Copy an order to where the recording reads it, and set the cursor to its start."""
         if self._order is None:
             shape = (self.batches.per_epoch, *order.shape[1:])
             self._order = torch.zeros(shape, dtype=order.dtype, device=order.device)
             self._cursor = torch.zeros(1, dtype=torch.int64, device=order.device)
         self._order[: len(order)].copy_(order)
         self._cursor.zero_()
+        return self._order, self._cursor
 
-    def _record(self) -> None:
+    def _record(self, order: Tensor, cursor: Tensor) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._recorded = self._numbers()
         with torch.cuda.graph(self._graph):  # records, runs nothing
-            self._step(self._order, self._cursor)
-            self._cursor.add_(1)
-        if isinstance(self.optimizer, Langevin):
-            self.optimizer.count_replays(-1)
+            self._step(order, cursor)
+            cursor.add_(1)
+        self._count(-1)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from . import fuse
 from .constraints.base import Constraint, Phase
-from .counter import Spec
+from .counter import Normals, Spec
 from .errors import ProjectionError
 from .flows import Numbers, run
-from .lists import Tensors
+from .lists import Tensors, scaled
 from .noise import normal
 
 State = dict[str, Any]
@@ -36,6 +36,7 @@ class Cell:
         self.elements = sum(p.numel() for p in params)
         self._freedom: int | None = None
         self._fuser = fuse.Fuser(space)
+        self._normals: tuple[Any, Normals] | None = None
 
     def append(self, p: Tensor, name: str, index: int) -> None:
         self.params.append(p)
@@ -78,39 +79,51 @@ class Cell:
             return phase
         return phase._replace(q=[q.to(state_dtype(q)) for q in phase.q])
 
-    def force(self, dtype: torch.dtype, group: dict[str, Any]) -> Tensors:
+    def force(self, gradients: Tensors, group: dict[str, Any]) -> Tensors:
         """∇L + λq, never written into ``p.grad``."""
-        gradients = [p.grad for p in self.params]
-        if any(g is not None and g.dtype != dtype for g in gradients):
-            gradients = [g.to(dtype) for g in gradients if g is not None]
-        force: Tensors = [self.space.view(g) for g in gradients if g is not None]
+        dtype = state_dtype(self.params[0])
+        if any(g.dtype != dtype for g in gradients):
+            gradients = [g.to(dtype) for g in gradients]
+        force: Tensors = [self.space.view(g) for g in gradients]
         if group["maximize"]:
             force = list(torch._foreach_neg(force))
-        if group["weight_decay"]:
-            positions = [self.space.view(p.detach()) for p in self.params]
-            force = list(torch._foreach_add(force, positions, alpha=group["weight_decay"]))
+        decay = group["weight_decay"]
+        positions = [self.space.view(p.detach()) for p in self.params]
+        if isinstance(decay, Tensor):
+            force = list(torch._foreach_add(force, scaled(positions, decay)))
+        elif decay:
+            force = list(torch._foreach_add(force, positions, alpha=decay))
         return force
 
-    def noise(self, state: dict[Tensor, State], overdamped: bool, key: Key, compiled: bool) -> Tensors:
-        """Normals for everything a letter shakes: momenta and slack momenta, or positions and slack."""
-        slots = self.space.slots
-        other = slots[:1] if overdamped else slots[1:]
+    def specs(self, state: dict[Tensor, State], overdamped: bool) -> list[Spec]:
+        """Everything a letter shakes: momenta and slack momenta, or positions and slack."""
         specs = [(p.shape, state_dtype(p), index, 0) for index, p in zip(self.indices, self.params, strict=True)]
-        for slot in other:
+        for slot in self.space.slots[:1] if overdamped else self.space.slots[1:]:
             shaken = [state[p][slot] for p in self.params]
             specs += [(x.shape, x.dtype, index, 1) for index, x in zip(self.indices, shaken, strict=True)]
-        drawn = self._draw(specs, key, compiled)
+        return specs
+
+    def normals(self, specs: list[Spec], seeds: Tensor) -> Normals:
+        """What draws for replicas with seeds of their own; made once."""
+        key = (tuple(specs), seeds.ndim)
+        if self._normals is None or self._normals[0] != key:
+            self._normals = (key, Normals(specs, seeds.ndim, self.params[0].device))
+        return self._normals[1]
+
+    def noise(self, specs: list[Spec], normals: Normals | None, key: Key, compiled: bool) -> Tensors:
+        """Normals for everything a letter shakes, block-shaped."""
+        seed, step, draw = key
+        if normals is None:
+            assert isinstance(seed, int)
+            assert isinstance(step, int)
+            device = self.params[0].device
+            drawn = [normal(shape, dtype, device, seed, step, draw, *where) for shape, dtype, *where in specs]
+        else:
+            assert isinstance(seed, Tensor)
+            assert isinstance(step, Tensor)
+            drawn = self._fuser.draw(normals, seed, step, draw, compiled)
         count = len(self.params)
         return [self.space.view(x) for x in drawn[:count]] + drawn[count:]
-
-    def _draw(self, specs: list[Spec], key: Key, compiled: bool) -> Tensors:
-        seed, step, draw = key
-        if not isinstance(seed, Tensor) and not isinstance(step, Tensor):
-            device = self.params[0].device
-            return [normal(shape, dtype, device, seed, step, draw, *where) for shape, dtype, *where in specs]
-        assert isinstance(seed, Tensor)
-        assert isinstance(step, Tensor)
-        return self._fuser.draw(specs, seed, step, draw, compiled)
 
     def run(
         self,
@@ -124,6 +137,9 @@ class Cell:
         how: How,
     ) -> None:
         """Run letters on a phase."""
+        if torch.compiler.is_compiling():  # as part of a larger pass
+            run(self.space, word, phase, force, numbers, noises, step, last)
+            return
         foreach, wanted = how
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
             self._fuser(word, phase, force, numbers, noises, step, last)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import hyper
-from .cell import Cell, Key, State, stacked, state_dtype, unstack_
+from .cell import Cell, Key, State, stacked, unstack_
 from .constraints.base import Phase
 from .flows import LETTERS, is_noisy
 from .fuse import worth_it
@@ -27,7 +28,8 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
         if owed is None:
             owed = h if scheme.starts_owing else 0.0
         program = scheme.program if is_owed(owed) else scheme.head
-        run_program(group, cells, state, program, h, owed)
+        work = [Work(cell, group, state) for cell in cells]
+        run_program(group, work, [part.gradients() for part in work], program, h, owed)
         # A copy: schedulers change a tensor lr in place, and what is owed is owed at this step's rate.
         group["owed"] = (h.clone() if isinstance(h, Tensor) else h) if scheme.tail else 0.0
     group["step"] += 1
@@ -39,8 +41,28 @@ def pay_debt(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
     """Run the letters a rotated word still owes, without ending a step."""
     tail = compile_word(group["scheme"]).tail
     if tail and cells and group["owed"] is not None and is_owed(group["owed"]):
-        run_program(group, cells, state, tail, 0.0, group["owed"], ends_step=False)
+        work = [Work(cell, group, state) for cell in cells]
+        run_program(group, work, [part.gradients() for part in work], tail, 0.0, group["owed"], ends_step=False)
         group["owed"] = 0.0
+
+
+def steady(group: dict[str, Any], cells: list[Cell], state: StateMap) -> Callable[[list[Tensors]], None]:
+    """The group's step as it is from the second on, as a function of the cells' gradients that a compiler can trace.
+
+    It keeps no count on the host; the clock on the device goes on.
+    """
+    h = hyper.time_step(group)
+    scheme = compile_word(group["scheme"])
+    owed = group["owed"]
+    program = scheme.program if is_owed(owed) else scheme.head
+    work = [Work(cell, group, state) for cell in cells]
+    clock = state[group["params"][0]]["clock"]
+
+    def step(gradients: list[Tensors]) -> None:
+        run_program(group, work, gradients, program, h, owed)
+        clock.add_(1)
+
+    return step
 
 
 def is_owed(owed: Scalar) -> bool:
@@ -49,8 +71,8 @@ def is_owed(owed: Scalar) -> bool:
 
 def run_program(
     group: dict[str, Any],
-    cells: list[Cell],
-    state: StateMap,
+    work: list[Work],
+    gradients: list[Tensors],
     program: tuple[Op, ...],
     h: Scalar,
     owed: Scalar,
@@ -58,14 +80,14 @@ def run_program(
 ) -> None:
     """Letter by letter over all cells; the thermostat's E sees them together."""
     physics = hyper.physics(group)
-    thermostat = state[group["params"][0]].get("thermostat")
-    work = [_Work(cell, group, state) for cell in cells]
+    anchor = work[0].anchor
+    thermostat = anchor.get("thermostat")
     how = (group["foreach"], group["fuse"])
     seed = group["seed"]
-    clock = state[group["params"][0]]["clock"] if isinstance(seed, Tensor) else group["step"]
-    # A captured graph is replayed for all later steps: what happens only now and then must happen in every one.
-    step = 0 if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing() else group["step"]
+    clock = anchor["clock"] if isinstance(seed, Tensor) else group["step"]
+    step = 0 if _repeated() else group["step"]
     draw = 0 if ends_step else -len(program)  # a debt's noise is not that of the step that follows
+    forces = [part.force(own, group) for part, own in zip(work, gradients, strict=True)]
     segments = _segments(program)
     for position, (ops, update) in enumerate(segments):
         times = [_time(op, h, owed) for op in ops]
@@ -73,32 +95,39 @@ def run_program(
         word = "".join(op.letter for op in ops)
         noisy = [is_noisy(letter, physics) for letter in word]
         last = ends_step and position == len(segments) - 1
-        for part in work:
-            noises = [
-                part.noise(state, letter, (seed, clock, draw + i)) if yes else []
-                for i, (letter, yes) in enumerate(zip(word, noisy, strict=True))
-            ]
-            part.cell.run(part.batch, word, part.force, numbers, noises, step, last, how)
+        for part, force in zip(work, forces, strict=True):
+            noises = [part.noise((seed, clock, draw + i)) if yes else [] for i, yes in enumerate(noisy)]
+            part.cell.run(part.batch, word, force, numbers, noises, step, last, how)
         draw += len(ops)
         if update is not None:
             assert thermostat is not None
             energy = sum_of_squares([m for part in work for m in part.batch.momenta], keep=thermostat.ndim)
-            freedom = sum(cell.degrees_of_freedom() for cell in cells) / thermostat.numel()
+            freedom = sum(part.cell.degrees_of_freedom() for part in work) / thermostat.numel()
             excess = energy.to(thermostat) - freedom * physics.temperature
             thermostat.add_(_time(update, h, owed) * physics.coupling * excess)
     for part in work:
         part.write_back()
 
 
-class _Work:
+def _repeated() -> bool:
+    """Whether this step is being recorded or compiled for all later ones: what is done now and then is done in each."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+class Work:
     """A cell during one step: its phase, stacked into batches where the space asks for it."""
 
     def __init__(self, cell: Cell, group: dict[str, Any], state: StateMap) -> None:
         self.cell = cell
+        self.anchor = state[group["params"][0]]  # where the group's thermostat and clock live
         # A draw run word by word costs about ten letters, so compiling it pays ten times sooner.
-        self.draws_compiled = worth_it(group["fuse"], 10 * cell.elements, group["step"])
+        self._draws_compiled = worth_it(group["fuse"], 10 * cell.elements, group["step"])
+        self._specs = cell.specs(state, compile_word(group["scheme"]).overdamped)
+        seed = group["seed"]
+        self._normals = cell.normals(self._specs, seed) if isinstance(seed, Tensor) else None
         self.phase = cell.phase(state)
-        self.force = self._stack(cell.force(state_dtype(cell.params[0]), group))
         self.batch = cell.widened(self.phase)
         if cell.space.stacks:
             self.batch = Phase(*map(self._stack, self.batch))
@@ -106,8 +135,14 @@ class _Work:
     def _stack(self, tensors: Tensors) -> Tensors:
         return stacked(tensors) if self.cell.space.stacks else tensors
 
-    def noise(self, state: StateMap, letter: str, key: Key) -> Tensors:
-        return self._stack(self.cell.noise(state, letter in "LM", key, self.draws_compiled))
+    def gradients(self) -> Tensors:
+        return [p.grad for p in self.cell.params if p.grad is not None]
+
+    def force(self, gradients: Tensors, group: dict[str, Any]) -> Tensors:
+        return self._stack(self.cell.force(gradients, group))
+
+    def noise(self, key: Key) -> Tensors:
+        return self._stack(self.cell.noise(self._specs, self._normals, key, self._draws_compiled))
 
     def write_back(self) -> None:
         if self.batch is not self.phase:

@@ -46,7 +46,7 @@ class Fuser:
         self.space = space
         self._kernels: dict[tuple[Any, ...], Kernel | None] = {}
         self._numbers: tuple[Any, list[Numbers]] | None = None
-        self._draw: counter.Draw | None = None
+        self._draw: Callable[..., Tensors] | None = None
 
     def __call__(
         self,
@@ -81,15 +81,15 @@ class Fuser:
                     _say(error)
             run(self.space, word, part, pulls, numbers, draws, step, last)
 
-    def draw(self, specs: list[counter.Spec], seeds: Tensor, step: Tensor, draw: int, compiled: bool) -> Tensors:
+    def draw(self, normals: counter.Normals, seeds: Tensor, step: Tensor, draw: int, compiled: bool) -> Tensors:
         """Normals for every replica's own stream; ``draw`` is part of the program, so it compiles as a constant."""
-        if compiled and available():
-            self._draw = self._draw or counter.compiled(counter.normals)
+        if compiled and available() and not torch.compiler.is_compiling():
+            self._draw = self._draw or counter.compiled(counter.Normals.__call__)
             try:
-                return self._draw(specs, seeds, step, draw)
+                return list(self._draw(normals, seeds, step, draw))
             except Exception as error:
                 _say(error)
-        return counter.normals(specs, seeds, step, draw)
+        return normals(seeds, step, draw)
 
     def _compile(self, key: tuple[Any, ...], word: str, last: bool) -> Kernel | None:
         try:

@@ -100,7 +100,7 @@ def summary(group: dict[str, Any]) -> str:
         shown.append("friction")
     if "E" in word:
         shown += ["coupling", "driving_noise"]
-    if group["weight_decay"]:
+    if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:
         shown.append("weight_decay")
     return ", ".join(f"{name}={_short(group[name])}" for name in shown)
 

@@ -75,7 +75,7 @@ class Langevin(Optimizer):
         constraint: Constraint | None = None,
         coupling: float | Tensor = 0.1,
         driving_noise: float | Tensor = 0.01,
-        weight_decay: float = 0.0,
+        weight_decay: float | Tensor = 0.0,
         maximize: bool = False,
         foreach: bool | None = None,
         fuse: bool | None = None,
@@ -335,6 +335,24 @@ class Langevin(Optimizer):
         for pairs in self._phases():
             for _, phase in pairs:
                 scale_(phase.momenta, factor)
+
+    def steady_steps(self) -> list[tuple[list[list[Tensor]], Callable[[list[list[Tensor]]], None]]] | None:
+        """For tracing: every group's step as a function of its cells' gradients, beside the cells' parameters.
+
+        None unless all groups run element- or row-wise on seeds of their own, have taken their first
+        step, and keep positions and state in one precision. Count what runs with :meth:`count_replays`.
+        """
+        cells = self._all_cells()
+        everyone = [cell for group in cells for cell in group]
+        for group in self.param_groups:
+            if not isinstance(group["seed"], Tensor) or group["owed"] is None or group["step"] == 0:
+                return None
+        if not all(cell.space.fusible and cell.params[0].dtype.itemsize >= 4 for cell in everyone) or not all(cells):
+            return None
+        return [
+            ([cell.params for cell in own], engine.steady(group, own, self.state))
+            for group, own in zip(self.param_groups, cells, strict=True)
+        ]
 
     def count_replays(self, steps: int) -> None:
         """Tell the host about steps that ran as replays of a captured graph, which runs no Python."""

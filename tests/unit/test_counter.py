@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from holonom.counter import compiled, normals, philox, uniforms
+from holonom.counter import Normals, compiled, philox, uniforms
 
 # Known answers published with the generator (Random123's kat_vectors, philox4x32-10).
 KNOWN = [
@@ -22,7 +22,7 @@ SEEDS = torch.tensor([3, 2**62 + 1, 5, 3])
 
 def draw(seeds=SEEDS, step=7, number=0, shape=(5,), dtype=torch.float32, parameter=0, part=0):
     spec = (torch.Size((*seeds.shape, *shape)), dtype, parameter, part)
-    return normals([spec], seeds, torch.tensor(step), number)[0]
+    return Normals([spec], seeds.ndim, torch.device("cpu"))(seeds, torch.tensor(step), number)[0]
 
 
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
@@ -76,5 +76,14 @@ def test_compiled_draws_are_the_same_draws():
     step = torch.tensor(7)
     assert torch.equal(compiled(uniforms)(13, SEEDS, step, 9), uniforms(13, SEEDS, step, 9))
     specs = [(torch.Size((4, 3, 7)), torch.float32, 0, 0), (torch.Size((4, 5)), torch.float64, 1, 1)]
-    for fast, plain in zip(compiled(normals)(specs, SEEDS, step, 2), normals(specs, SEEDS, step, 2), strict=True):
+    normals = Normals(specs, 1, torch.device("cpu"))
+    for fast, plain in zip(compiled(Normals.__call__)(normals, SEEDS, step, 2), normals(SEEDS, step, 2), strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_a_tensors_draw_does_not_depend_on_its_company():
+    specs = [(torch.Size((4, n)), dtype, n, 0) for n in (3, 8, 1) for dtype in (torch.float32, torch.float64)]
+    together = Normals(specs, 1, torch.device("cpu"))(SEEDS, torch.tensor(7), 0)
+    for (shape, dtype, parameter, part), x in zip(specs, together, strict=True):
+        assert x.dtype == dtype
+        assert torch.equal(x, draw(shape=shape[1:], dtype=dtype, parameter=parameter, part=part))

@@ -17,6 +17,7 @@ LADDERS = {
     "friction": [0.1, 1.0, 3.0],
     "coupling": [0.1, 1.0, 2.0],
     "driving_noise": [0.0, 0.1, 0.2],
+    "weight_decay": [0.0, 0.1, 0.3],
 }
 
 
@@ -32,7 +33,7 @@ SPACES = {  # for the batch, for one replica
     "orthogonal, K": (Orthogonal(view="batch", iterations=3), Orthogonal(iterations=3)),
     "level set": (LevelSet(ellipsoid, batch_dims=1, direction="old"), LevelSet(ellipsoid, direction="old")),
 }
-UNDERDAMPED = [("lr",), ("temperature",), ("friction",), ("lr", "temperature", "friction")]
+UNDERDAMPED = [("lr",), ("temperature",), ("friction",), ("weight_decay",), ("lr", "temperature", "friction")]
 THERMOSTATTED = [("temperature",), ("temperature", "coupling", "driving_noise"), ("lr", "temperature")]
 ALONE = [("lr",), ("coupling",), ("driving_noise",)]  # ξ must be one per replica here too
 TOGETHER = ("lr", "temperature", "friction")

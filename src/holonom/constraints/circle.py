@@ -9,10 +9,8 @@ from torch import Tensor
 
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_product_, add_scaled_, scale_
+from ..trigonometry import cosines, sines
 from .base import Constraint, Copies, Landing, Phase, check_radius, describe, on
-
-# Odd minimax polynomial of sin(πw) on |w| ≤ ½, relative error 5e-9: far below float32's rounding.
-_SINE = (3.141592636895389, -5.1677096847985515, 2.550069726327994, -0.598242126377347, 0.07756038691319406)
 
 
 class Circle(Constraint):
@@ -77,7 +75,7 @@ class Circle(Constraint):
         return (torch.asin(q / self._r(q)) / math.pi,)
 
     def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        add_product_(phase.p, _cos(phase.slack), force, -h)
+        add_product_(phase.p, cosines(phase.slack), force, -h)
 
     def drift_(self, phase: Phase, h: Scalar) -> None:
         if isinstance(self.radius, Tensor):
@@ -94,17 +92,17 @@ class Circle(Constraint):
         else:
             turns = torch._foreach_round(torch._foreach_mul(phase.slack, 0.5))
             torch._foreach_add_(phase.slack, turns, alpha=-2)
-        sines = _sin(phase.slack)
+        values = sines(phase.slack)
         if isinstance(self.radius, Tensor):
-            for x in sines:
+            for x in values:
                 x.mul_(self._r(x))
         else:
-            scale_(sines, self.radius)
-        torch._foreach_copy_(phase.q, sines)
+            scale_(values, self.radius)
+        torch._foreach_copy_(phase.q, values)
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         count = len(phase.q)
-        angles = zip(phase.slack, _sin(phase.slack), _cos(phase.slack), step[:count], step[count:], strict=True)
+        angles = zip(phase.slack, sines(phase.slack), cosines(phase.slack), step[:count], step[count:], strict=True)
         for u, sine, cosine, theta, xi in angles:
             r = self._r(u)
             u.copy_(torch.atan2(r * sine + theta, r * cosine + xi) / math.pi)
@@ -123,28 +121,3 @@ class Circle(Constraint):
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         return q.numel()  # θ and ξ, less one constraint each
-
-
-def _sin(angles: Tensors) -> Tensors:
-    """sin(πu) for |u| ≤ 1."""
-    if torch.compiler.is_compiling():
-        return [_polynomial(2 * u.clamp(-0.5, 0.5) - u) for u in angles]  # beyond a quarter turn: mirrored, exactly
-    return list(torch._foreach_sin(torch._foreach_mul(angles, math.pi)))
-
-
-def _cos(angles: Tensors) -> Tensors:
-    """cos(πu) for |u| ≤ 1."""
-    if torch.compiler.is_compiling():
-        return [_polynomial(0.5 - u.abs()) for u in angles]
-    return list(torch._foreach_cos(torch._foreach_mul(angles, math.pi)))
-
-
-def _polynomial(w: Tensor) -> Tensor:
-    """sin(πw) for |w| ≤ ½; in a fused float32 pass five multiply-adds beat the library's sine threefold."""
-    if w.dtype == torch.float64:
-        return torch.sin(math.pi * w)
-    y = w * w
-    total = torch.full_like(w, _SINE[-1])
-    for coefficient in reversed(_SINE[:-1]):
-        total = total * y + coefficient
-    return total * w
