@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.optim import Optimizer
 
 from .batches import Batches
 from .ensemble import Ensemble, Loss
+from .fuse import say_uncompiled
+from .multirate.due import DueOptimizer
 from .optimizer import Langevin
 
 _WARM_UP = 3  # steps before a capture: kernels compile, workspaces are allocated, a rotated word starts to owe
@@ -47,8 +52,9 @@ class Stepper:
 
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
-        if not order.is_cuda:
-            for place in torch.arange(len(order))[:, None]:
+        # What a multirate step differentiates changes from step to step: no recording fits them all.
+        if not order.is_cuda or isinstance(self.optimizer, DueOptimizer):
+            for place in torch.arange(len(order), device=order.device)[:, None]:
                 self._step(order, place)
             return
         kept, cursor = self._keep(order)
@@ -70,13 +76,18 @@ class Stepper:
             self.optimizer.count_replays(steps)
 
     def _step(self, order: Tensor, place: Tensor) -> None:
-        whole = self._whole_step(order, place)
+        whole = self._whole_step()
         if whole is not None:
-            whole(order, place)
-            self._count(1)
-            return
+            try:
+                whole(order, place)
+                self._count(1)
+                return
+            except BackendCompilerFailed as error:  # it fails before anything is written
+                self._try_whole = False
+                say_uncompiled(error)
         for name, gradient in self._gradients(order, place).items():
-            self._parameters[name].grad = gradient
+            p = self._parameters[name]
+            p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
         self.optimizer.step()
 
     def _differentiate(self, order: Tensor, place: Tensor) -> dict[str, Tensor]:
@@ -84,7 +95,7 @@ class Stepper:
         batch = self.batches.take(order.index_select(0, place)[0])
         return self.ensemble.gradients(self.loss, *batch, shared=self.batches.shared)[0]
 
-    def _whole_step(self, order: Tensor, place: Tensor) -> Step | None:
+    def _whole_step(self) -> Step | None:
         """The step as a single compiled pass, or None: not possible, not yet, or no longer since numbers change."""
         if not self._try_whole:
             return None
@@ -128,9 +139,15 @@ class Stepper:
         return self._order, self._cursor
 
     def _record(self, order: Tensor, cursor: Tensor) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-        self._recorded = self._numbers()
-        with torch.cuda.graph(self._graph):  # records, runs nothing
-            self._step(order, cursor)
-            cursor.add_(1)
+        self._graph = None
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        gc.disable()  # an older run's graph, collected during this recording, would void it
+        try:
+            with torch.cuda.graph(graph):  # records, runs nothing
+                self._step(order, cursor)
+                cursor.add_(1)
+        finally:
+            gc.enable()
+        self._graph, self._recorded = graph, self._numbers()
         self._count(-1)

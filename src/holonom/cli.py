@@ -6,13 +6,14 @@ Exit codes: 0 done, whatever the verdicts; 2 something asked for cannot be had; 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import CheckpointError, DataError
@@ -56,6 +57,16 @@ def _way_on(options: argparse.Namespace, words: list[str]) -> str:
     again = words if options.resume else [*words, "--resume"]
     command = "the same command and --resume" if ranks.size() > 1 else shlex.join(["holonom", *again])
     return f"; continue from the last checkpoint with: {command}"
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no number, word in quotes or tuple of them") from None
 
 
 def _say(text: str) -> None:
@@ -110,6 +121,8 @@ def _takes_a_run(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="continue an interrupted run")
     add("--tensorboard", action="store_true", help="also log the curves to DIR/ID/tensorboard")
     add("--quiet", action="store_true", help="no progress bars")
+    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
+        help="another value for a setting of the scale, e.g. epochs=50; may be repeated")  # fmt: skip
     _takes_data(parser)
 
 
@@ -180,6 +193,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             resume=options.resume,
             tensorboard=options.tensorboard,
             quiet=options.quiet,
+            overrides=dict(options.set),
         )
         if ranks.rank() == 0:
             console, path = _console(), options.out / study.id / NAME

@@ -78,7 +78,7 @@ class Fuser:
                     continue
                 except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
                     self._kernels[key] = None
-                    _say(error)
+                    say_uncompiled(error)
             run(self.space, word, part, pulls, numbers, draws, step, last)
 
     def draw(self, normals: counter.Normals, seeds: Tensor, step: Tensor, draw: int, compiled: bool) -> Tensors:
@@ -88,7 +88,7 @@ class Fuser:
             try:
                 return list(self._draw(normals, seeds, step, draw))
             except Exception as error:
-                _say(error)
+                say_uncompiled(error)
         return normals(seeds, step, draw)
 
     def _compile(self, key: tuple[Any, ...], word: str, last: bool) -> Kernel | None:
@@ -96,7 +96,7 @@ class Fuser:
             self._kernels[key] = make_kernel(self.space, word, last)
         except Exception as error:
             self._kernels[key] = None
-            _say(error)
+            say_uncompiled(error)
         return self._kernels[key]
 
     def _as_tensors(self, numbers: Sequence[Numbers], like: Tensor) -> list[Numbers]:
@@ -161,7 +161,7 @@ def cut(
     return Phase(*map(pick, phase)), pick(force), numbers, [pick(xs) for xs in noises]
 
 
-def _say(error: Exception) -> None:
+def say_uncompiled(error: Exception) -> None:
     """Say once that steps stay uncompiled, and why."""
     global _said
     if not _said:

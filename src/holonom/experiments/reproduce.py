@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ def reproduce(
     resume: bool = False,
     tensorboard: bool = False,
     quiet: bool = False,
+    overrides: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one experiment and write ``out/id/result.json``; returns what the file holds.
 
@@ -45,6 +47,7 @@ def reproduce(
         resume: continue from the checkpoints an interrupted run left; without it the run starts afresh.
         tensorboard: also write event files to ``out/id/tensorboard``.
         quiet: no progress bars.
+        overrides: other values for settings of the scale; the result says which.
     """
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
@@ -55,6 +58,10 @@ def reproduce(
     settings.pop("replicas", None)
     if count < 1:
         raise ValueError(f"replicas must be at least 1, got {count}")
+    overrides = dict(overrides or {})
+    if unknown := overrides.keys() - settings.keys():
+        raise ValueError(f"{id} has no setting {', '.join(sorted(unknown))}; it has {', '.join(settings)}")
+    settings.update(overrides)
     run = Run(id, scale, count, seed, ranks.device(device), Path(out) / id, root, resume, quiet)
     run.folder.mkdir(parents=True, exist_ok=True)
     resumed = checkpoints.prepare(run.folder, _settings(run, settings), resume)
@@ -65,7 +72,7 @@ def reproduce(
     started = time.perf_counter()
     claims = study.body(run, SimpleNamespace(**settings))
     record = {
-        **_identity(study, run, settings),
+        **_identity(study, run, settings, overrides),
         "seconds": round(time.perf_counter() - started, 1),
         "resumed": resumed,
         "claims": [claim.as_json() for claim in claims],
@@ -98,7 +105,7 @@ def _settings(run: Run, settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _identity(study: Experiment, run: Run, settings: dict[str, Any]) -> dict[str, Any]:
+def _identity(study: Experiment, run: Run, settings: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     from .. import __version__
 
     return {
@@ -111,7 +118,7 @@ def _identity(study: Experiment, run: Run, settings: dict[str, Any]) -> dict[str
         "seed": run.seed,
         "device": _device_name(run.device),
         "settings": settings,
-        "command": _command(study.id, run),
+        "command": _command(study.id, run, overrides),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "holonom": __version__,
@@ -123,10 +130,11 @@ def _identity(study: Experiment, run: Run, settings: dict[str, Any]) -> dict[str
     }
 
 
-def _command(id: str, run: Run) -> str:
+def _command(id: str, run: Run, overrides: dict[str, Any]) -> str:
     """The shell command that gives this result again."""
     command = f"holonom reproduce {id} --scale {run.scale} --seed {run.seed} --replicas {run.replicas}"
     command += f" --device {run.device.type}"
+    command += "".join(f" --set '{name}={value!r}'" for name, value in overrides.items())
     return f"torchrun --nproc-per-node {ranks.size()} -m {command}" if ranks.size() > 1 else command
 
 

@@ -1,0 +1,73 @@
+"""Captured training on a GPU: the same run as on the CPU, to rounding, and resumable bit for bit."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from holonom import Ensemble, presets
+from holonom.batches import Shuffled
+from holonom.training import train
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:weights that did not satisfy"),
+]
+STEPS = 24
+OPTIMIZERS = {
+    "sgd": lambda e: torch.optim.SGD(e.parameters(), 0.1, momentum=0.9),
+    "adam": lambda e: torch.optim.Adam(e.parameters(), 0.01, capturable=e.seeds.is_cuda),
+    "c_cola_od": lambda e: presets.c_cola_od(e, 0.05, 1.0, temperature=1e-3),
+    "o_cola_ud": lambda e: presets.o_cola_ud(e, 0.05, layers="all", temperature=1e-3),
+    "adlala": presets.adlala,
+}
+
+
+def loss(output, target):
+    return binary_cross_entropy_with_logits(output.squeeze(-1), target)
+
+
+def run(optimizer, device, replicas=3, **options):
+    ensemble = Ensemble(
+        lambda: nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)),
+        replicas,
+    ).to(device)
+    x = torch.randn(replicas, 20, 2, generator=torch.Generator().manual_seed(0)).to(device)
+    batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
+    chosen = OPTIMIZERS[optimizer](ensemble)
+    looks = options.pop("evaluate", lambda e: {"mean": e(x, shared=False).mean((1, 2))})
+    train(ensemble, chosen, loss, batches, STEPS, evaluate=looks, evaluations=3, **options)
+    return {name: value.cpu() for name, value in ensemble.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_captured_run_equals_the_cpu_run(optimizer):
+    here, there = run(optimizer, "cpu", compiled=False), run(optimizer, "cuda", compiled=False)
+    for name, value in here.items():
+        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adlala", "c_cola_od"])
+def test_captured_run_resumes_bit_equal(optimizer, tmp_path):
+    whole = run(optimizer, "cuda", compiled=False)
+    calls = []
+
+    def killed(ensemble):
+        calls.append(0)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(optimizer, "cuda", compiled=False, checkpoint=tmp_path / "run.pt", evaluate=killed)
+    resumed = run(optimizer, "cuda", compiled=False, checkpoint=tmp_path / "run.pt", evaluate=lambda e: {})
+    for name, value in whole.items():
+        assert torch.equal(value, resumed[name]), name
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_compiled_and_captured_run_equals_the_cpu_run(replicas):
+    here = run("c_cola_od", "cpu", replicas, compiled=False)
+    there = run("c_cola_od", "cuda", replicas, compiled=True)
+    for name, value in here.items():
+        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=name)
