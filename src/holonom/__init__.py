@@ -1,20 +1,22 @@
 """holonom: train neural networks by simulating them.
 
 Parameters are positions, and an optimizer step is one step of a constrained, stochastic,
-partitioned molecular-dynamics integrator.
+partitioned, multirate molecular-dynamics integrator.
 """
 
-from . import constraints, init, presets, soft
+from . import constraints, data, init, landscape, metrics, models, multirate, presets, soft
 from .ensemble import Ensemble
 from .errors import (
     CheckpointError,
     ConstraintError,
+    DataError,
     EnsembleError,
     NonFiniteGradientError,
     PartitionError,
     ProjectionError,
     SchemeError,
 )
+from .multirate import Multirate
 from .optimizer import Langevin
 from .partitions import partition
 from .recorder import Recorder
@@ -32,9 +34,11 @@ __version__ = "0.1.0"
 __all__ = [
     "CheckpointError",
     "ConstraintError",
+    "DataError",
     "Ensemble",
     "EnsembleError",
     "Langevin",
+    "Multirate",
     "NonFiniteGradientError",
     "PartitionError",
     "ProjectionError",
@@ -45,7 +49,12 @@ __all__ = [
     "annealing",
     "constraints",
     "cycling",
+    "data",
     "init",
+    "landscape",
+    "metrics",
+    "models",
+    "multirate",
     "partition",
     "posterior_temperature",
     "presets",

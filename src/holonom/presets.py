@@ -22,24 +22,25 @@ from .optimizer import Langevin
 from .partitions import Groups, Place, hidden, locate, weights
 
 Trainable = nn.Module | Iterable[Any]
+Number = float | Tensor  # a tensor holds one value per replica of an ensemble
 INFINITE = math.inf
 
 
 # ── one dynamics for all parameters ──────────────────────────────────────────────────────────────
 
 
-def sgld(model: Trainable, lr: float = 0.05, temperature: float = 5e-5, **options: Any) -> Langevin:
+def sgld(model: Trainable, lr: Number = 0.05, temperature: Number = 5e-5, **options: Any) -> Langevin:
     """Stochastic gradient Langevin dynamics: θ ← θ − h∇L + √(2τh) R (2.51). Defaults: paper Fig. 1."""
     return _build(model, _groups(model), lr, scheme="L", temperature=temperature, **options)
 
 
-def baoab_limit(model: Trainable, lr: float = 0.05, temperature: float = 5e-5, **options: Any) -> Langevin:
+def baoab_limit(model: Trainable, lr: Number = 0.05, temperature: Number = 5e-5, **options: Any) -> Langevin:
     """SGLD with the noise of two steps averaged (2.56): exact for Gaussians, at no extra cost."""
     return _build(model, _groups(model), lr, scheme="M", temperature=temperature, **options)
 
 
 def langevin(
-    model: Trainable, lr: float = 0.4, friction: float = 10.0, temperature: float = 1e-5, **options: Any
+    model: Trainable, lr: Number = 0.4, friction: Number = 10.0, temperature: Number = 1e-5, **options: Any
 ) -> Langevin:
     """Underdamped Langevin by BAOAB (3.20). Defaults: thesis Fig. 3.1; pass scheme="OBA" or "ABO" for those."""
     return _build(model, _groups(model), lr, friction=friction, temperature=temperature, **options)
@@ -47,10 +48,10 @@ def langevin(
 
 def adaptive_langevin(
     model: Trainable,
-    lr: float = 0.15,
-    temperature: float = 1e-4,
-    coupling: float = 0.1,
-    driving_noise: float = 0.01,
+    lr: Number = 0.15,
+    temperature: Number = 1e-4,
+    coupling: Number = 0.1,
+    driving_noise: Number = 0.01,
     merged: bool = False,
     **options: Any,
 ) -> Langevin:
@@ -70,7 +71,7 @@ def adaptive_langevin(
 
 def langevin_in_layers(
     model: Trainable,
-    lr: float = 0.1,
+    lr: Number = 0.1,
     frictions: Sequence[float] = (0.1, 1.0),
     temperatures: Sequence[float] = (1e-4, 1e-6),
     **options: Any,
@@ -89,10 +90,10 @@ def langevin_in_layers(
 
 def lol(
     model: Trainable,
-    lr: float = 0.25,
-    friction: float = 0.01,
-    temperature: float = 1e-3,
-    output_temperature: float = 0.0,
+    lr: Number = 0.25,
+    friction: Number = 0.01,
+    temperature: Number = 1e-3,
+    output_temperature: Number = 0.0,
     **options: Any,
 ) -> Langevin:
     """Langevin–Overdamped Langevin (3.26): BAOAB, with γ → ∞ on the output layer.
@@ -105,7 +106,7 @@ def lol(
     return _build(model, [body, head], lr, **options)
 
 
-def dhsgd(model: Trainable, lr: float = 0.1, **options: Any) -> Langevin:
+def dhsgd(model: Trainable, lr: Number = 0.1, **options: Any) -> Langevin:
     """Dissipated Hamiltonian SGD (3.27–3.30): Verlet on the body, θ₂ ← θ₂ − (h²/2)∇₂L on the output layer.
 
     It is LOL with γ₁ = 0 and τ = 0, whose output layer starts with the half kick that every later
@@ -116,7 +117,7 @@ def dhsgd(model: Trainable, lr: float = 0.1, **options: Any) -> Langevin:
     return opt
 
 
-def dhsgdc(model: Trainable, lr: float = 0.1, heun: bool = False, **options: Any) -> Langevin:
+def dhsgdc(model: Trainable, lr: Number = 0.1, heun: bool = False, **options: Any) -> Langevin:
     """The contractive variant (3.3.2.1): the output layer takes a full gradient step, θ₂ ← θ₂ − h∇₂L.
 
     ``heun`` makes that step second order, for a second gradient: ``step`` then needs a closure.
@@ -128,12 +129,12 @@ def dhsgdc(model: Trainable, lr: float = 0.1, heun: bool = False, **options: Any
 
 def adlala(
     model: Trainable,
-    lr: float = 0.15,
-    temperature: float = 1e-4,
-    output_temperature: float = 1e-4,
-    friction: float = 0.1,
-    coupling: float = 0.1,
-    driving_noise: float = 0.01,
+    lr: Number = 0.15,
+    temperature: Number = 1e-4,
+    output_temperature: Number = 1e-4,
+    friction: Number = 0.1,
+    coupling: Number = 0.1,
+    driving_noise: Number = 0.01,
     **options: Any,
 ) -> Langevin:
     """AdLaLa (3.31): adaptive Langevin on the body, Langevin on the output layer.
@@ -152,7 +153,11 @@ def adlala(
 
 
 def c_cola_od(
-    model: Trainable, lr: float = 0.05, radius: float | Sequence[float] = 1.0, temperature: float = 0.0, **options: Any
+    model: Trainable,
+    lr: Number = 0.05,
+    radius: float | Sequence[float] = 1.0,
+    temperature: Number = 0.0,
+    **options: Any,
 ) -> Langevin:
     """Circle-constrained overdamped Langevin (4.47); C-SGD at τ = 0, C-SGLD above.
 
@@ -165,10 +170,10 @@ def c_cola_od(
 
 def c_cola_ud(
     model: Trainable,
-    lr: float = 0.3,
+    lr: Number = 0.3,
     radius: float | Sequence[float] = 0.1,
-    friction: float = 1.0,
-    temperature: float = 0.0,
+    friction: Number = 1.0,
+    temperature: Number = 0.0,
     scheme: str = "ABO",
     **options: Any,
 ) -> Langevin:
@@ -179,9 +184,9 @@ def c_cola_ud(
 
 def s_cola_od(
     model: Trainable,
-    lr: float = 0.05,
+    lr: Number = 0.05,
     radius: float | Sequence[float] = 1.0,
-    temperature: float = 0.0,
+    temperature: Number = 0.0,
     slack: bool = True,
     **options: Any,
 ) -> Langevin:
@@ -192,10 +197,10 @@ def s_cola_od(
 
 def s_cola_ud(
     model: Trainable,
-    lr: float = 0.3,
+    lr: Number = 0.3,
     radius: float | Sequence[float] = 1.0,
-    friction: float = 1.0,
-    temperature: float = 0.0,
+    friction: Number = 1.0,
+    temperature: Number = 0.0,
     slack: bool = True,
     scheme: str = "ABO",
     **options: Any,
@@ -206,7 +211,7 @@ def s_cola_ud(
 
 
 def o_cola_od(
-    model: Trainable, lr: float = 0.1, temperature: float = 0.0, layers: str = "hidden", **options: Any
+    model: Trainable, lr: Number = 0.1, temperature: Number = 0.0, layers: str = "hidden", **options: Any
 ) -> Langevin:
     """Orthogonality-constrained overdamped Langevin (Algorithm 1). Defaults: paper Fig. 4.
 
@@ -218,9 +223,9 @@ def o_cola_od(
 
 def o_cola_ud(
     model: Trainable,
-    lr: float = 0.1,
-    friction: float = 0.5,
-    temperature: float = 0.0,
+    lr: Number = 0.1,
+    friction: Number = 0.5,
+    temperature: Number = 0.0,
     layers: str = "hidden",
     scheme: str = "ABO",
     **options: Any,
@@ -230,7 +235,7 @@ def o_cola_ud(
     return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
 
-def _build(model: Trainable, groups: Any, lr: float, **options: Any) -> Langevin:
+def _build(model: Trainable, groups: Any, lr: Number, **options: Any) -> Langevin:
     """An ensemble's replicas draw their own noise and have thermostats of their own."""
     if isinstance(model, Ensemble):
         options.setdefault("seed", model.seeds)

@@ -9,9 +9,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMISES = {
     "adlala.py": ["Adam: test accuracy", "AdLaLa: test accuracy", "kinetic temperatures"],
     "bounded_weights.py": ["Circle(radius=0.2", "largest |w|"],
+    "landscape.py": ["the barrier of layer", "mean boundary curvature", "distance travelled"],
+    "multirate.py": ["fast from", "multirate needs"],
     "orthogonal_hidden_layers.py": ["SGD", "o-CoLA-od", "max|QᵀQ − I|"],
     "own_constraint.py": ["worst violation", "row sums"],
     "posterior_sampling.py": ["mixed", "f(-4.0)"],
+    "pretrained.py": ["no checkpoint"],
 }
 
 

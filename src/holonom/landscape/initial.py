@@ -1,0 +1,156 @@
+"""Where to start from: fresh weights, points of a path, and weights whose blocks come from elsewhere (thesis 6.1.4)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .evaluation import error_rate
+from .interpolation import Layers
+from .path import Path
+from .states import Blocks, State, Subject, blocks_of
+
+
+def fresh(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
+    """Another initial state of the model, by its modules' own ``reset_parameters``; no global random state moves."""
+    if Subject(model).replicas is not None:
+        raise ValueError(
+            "a module's own initialiser knows nothing of replicas; build another Ensemble with another seed"
+        )
+    other = copy.deepcopy(model)
+    forgotten = []
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        for name, module in other.named_modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                forgotten.append(name or type(module).__name__)
+    if forgotten:
+        raise ValueError(f"{', '.join(forgotten[:4])} cannot initialise its own parameters; build a new model instead")
+    return {name: x.detach() for name, x in other.state_dict().items()}
+
+
+def barrier_state(path: Path, shift: float = 0.0, replica: int | None = None) -> dict[str, Tensor]:
+    """The state at the top of a path's barrier, or ``shift`` in α beside it (Fig. 6.3; Table 6.3 uses ∓0.1).
+
+    For an ensemble every replica has a top of its own. All of them are stacked, or one is chosen: not every
+    run need have a barrier (``path.shapes``).
+    """
+    shapes = path.shapes
+    chosen = range(len(shapes)) if replica is None else [range(len(shapes))[replica]]
+    without = [i for i in chosen if shapes[i] != "barrier"]
+    if without:
+        which = "" if path.values.ndim == 2 else f" of replica {without[0]}"
+        raise ValueError(f"the path{which} has no barrier to start from: {shapes[without[0]]!r}")
+    low, high = float(path.alphas[0]), float(path.alphas[-1])
+    states = [path.state(min(max(shapes[i].place + shift, low), high)) for i in chosen]
+    if path.values.ndim == 2:
+        return states[0]
+    own = [{name: x[i] for name, x in state.items()} for i, state in zip(chosen, states, strict=True)]
+    return own[0] if replica is not None else {name: torch.stack([one[name] for one in own]) for name in own[0]}
+
+
+def transplanted(
+    model: nn.Module, body: State | nn.Module, donor: State | nn.Module, blocks: Blocks
+) -> dict[str, Tensor]:
+    """The state ``body`` with some blocks taken from ``donor``.
+
+    - partial pre-training (Fig. 6.4): body = trained, donor = initial, the block to forget;
+    - block-wise adversarial initialisation (Fig. 6.5): body = initial, donor = :func:`adversarial`'s.
+    """
+    subject = Subject(model)
+    ours, theirs = subject.take(body, "body"), subject.take(donor, "donor")
+    moved = {name for names in blocks_of(subject.model, blocks).values() for name in names}
+    return {name: (theirs if name in moved else ours)[name].clone() for name in ours}
+
+
+class Adversarial(NamedTuple):
+    """A state that fits random labels, the training accuracy it reached, and the epochs that took."""
+
+    state: dict[str, Tensor]
+    accuracy: float
+    epochs: int
+
+
+def adversarial(
+    model: nn.Module,
+    inputs: Tensor,
+    classes: int,
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    *,
+    epochs: int = 100,
+    accuracy: float = 1.0,
+    batch_size: int = 128,
+    seed: int = 0,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Adversarial:
+    """Train a copy of the model on random labels until it fits them (Fig. 6.2B): a start that misleads.
+
+    Args:
+        inputs: (N, …).
+        classes: labels are drawn uniformly from 0 … classes − 1.
+        make_optimizer: parameters → optimizer, ``lambda params: torch.optim.SGD(params, 0.1, 0.9)``.
+        epochs: at most so many.
+        accuracy: stop once training accuracy, measured in evaluation mode after an epoch, is this high.
+        loss: (outputs, labels); by default cross-entropy, or the binary one for a single output.
+    """
+    if classes < 2:
+        raise ValueError(f"one class only: random labels need at least 2 classes, got {classes}")
+    if not len(inputs) or epochs < 1 or batch_size < 1:
+        raise ValueError("random labels need inputs, at least one epoch and a batch size of at least 1")
+    student = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (len(inputs),), generator=generator).to(inputs.device)
+    optimizer = make_optimizer(student.parameters())
+    criterion = loss or _cross_entropy
+    reached, taken = 0.0, 0
+    while taken < epochs and reached < accuracy:
+        student.train()
+        for index in torch.split(torch.randperm(len(inputs), generator=generator), batch_size):
+            index = index.to(inputs.device)
+            optimizer.zero_grad()
+            torch.autograd.backward(criterion(student(inputs[index]), labels[index]))
+            optimizer.step()
+        reached = 1 - _error(student, inputs, labels, batch_size)
+        taken += 1
+    return Adversarial({name: x.detach().clone() for name, x in student.state_dict().items()}, reached, taken)
+
+
+def barrier_groups(
+    model: nn.Module, layers: Layers, barrier: dict[str, Any], smooth: dict[str, Any], **rule: Any
+) -> list[dict[str, Any]]:
+    """Optimizer groups: the blocks with a barrier get one set of options, all other parameters another (Table 6.2).
+
+    >>> groups = barrier_groups(model, layerwise(...), barrier={"lr": 0.1}, smooth={"lr": 0.01})
+    >>> optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+    Args:
+        rule: what counts as a barrier, as for :func:`classify`, and ``metric``.
+    """
+    high = {name for block in layers.barriers(**rule) for name in layers.blocks[block]}
+    sides: list[list[tuple[str, nn.Parameter]]] = [[], []]
+    for name, p in model.named_parameters():
+        sides[name not in high].append((name, p))
+    options = (barrier, smooth)
+    return [{"params": side, **own} for side, own in zip(sides, options, strict=True) if side]
+
+
+def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    if outputs.ndim == 1 or outputs.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(outputs.flatten(), labels.to(outputs.dtype))
+    return functional.cross_entropy(outputs, labels)
+
+
+@torch.no_grad()
+def _error(model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int) -> float:
+    model.eval()
+    pairs = zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True)
+    return sum(float(error_rate(model(x), y)) * len(x) for x, y in pairs) / len(inputs)

@@ -1,0 +1,239 @@
+"""How sharply a planar classifier's boundary bends (thesis 4.7.3.3, Tables 4.1 and 4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Predict = Callable[[Tensor], Tensor]
+
+
+class CurvatureSummary(NamedTuple):
+    """The columns of Table 4.1: ``mean`` and ``std`` averaged over classifiers, ``max`` over all of them.
+
+    ``classifiers`` have a boundary; those without one count in ``without`` and in nothing else.
+    """
+
+    mean: float
+    std: float
+    max: float
+    classifiers: int
+    without: int
+
+
+def boundary_curvature(
+    predict: Predict,
+    bounds: tuple[float, float] = (-1.5, 1.5),
+    grid: int = 1000,
+    level: float = 0.5,
+    *,
+    method: str = "level",
+    chunk: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Array:
+    """|κ| at the points where the contour ``predict`` = ``level`` crosses the lines of a grid.
+
+    ``method="level"`` is the curvature of a level curve φ = 0,
+
+        κ = (φ_xx φ_y² − 2 φ_x φ_y φ_xy + φ_yy φ_x²) / (φ_x² + φ_y²)^{3/2},
+
+    with central differences of the field on the grid, interpolated to the contour's points. Its error
+    falls with the square of the spacing h; on a polygon (a ReLU network) a corner of angle α is seen
+    as a bend of length ~h whose ∫|κ|ds is α within a factor of two, at any h. A grid cannot show a
+    radius below h, so |κ| is capped at 1/h. Where all values lie in [0, 1] the field is taken in
+    log-odds: the curve is the same, and a transition that is steep on the grid is still resolved. If
+    you have logits, return them and set ``level=0``.
+
+    ``method="points"`` is what the thesis computed, (4.60) from differences of consecutive contour
+    points, |x''y' − x'y''| / (x'² + y'²)^{3/2}, neither capped nor smoothed. The points are unevenly
+    spaced and each is off by O(h²), so it does *not* converge as the grid is refined, and near-equal
+    points give the huge maxima of Table 4.1. Use it to compare with that table only.
+
+    Args:
+        predict: (N, 2) positions → (N,) values.
+        bounds: the square [low, high]² to look at.
+        grid: nodes per side.
+        level: the value on the boundary.
+        method: "level" or "points".
+        chunk: positions per call of ``predict``; by default few enough for a processor's cache, many on a GPU.
+        dtype: of the positions; float64 where the last digits matter.
+        device: of the positions.
+
+    Returns:
+        |κ| at every contour point, float64; empty where there is no boundary. Points in the outermost
+        ring of cells are left out, because central differences need neighbours.
+    """
+    values = _evaluate(predict, bounds, grid, chunk, dtype, device)
+    if values.ndim != 1:
+        raise ValueError(f"predict gave {tuple(values.shape)} in all; for (R, N) values use boundary_curvatures")
+    return _curvature(values, bounds, grid, level, method)
+
+
+def boundary_curvatures(
+    predict: Predict,
+    bounds: tuple[float, float] = (-1.5, 1.5),
+    grid: int = 1000,
+    level: float = 0.5,
+    *,
+    method: str = "level",
+    chunk: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> list[Array]:
+    """:func:`boundary_curvature` of R classifiers at once: ``predict`` maps (N, 2) to (R, N).
+
+    Returns:
+        one array for each classifier, in order.
+    """
+    values = _evaluate(predict, bounds, grid, chunk, dtype, device)
+    if values.ndim != 2:
+        raise ValueError(f"predict must give (R, N) values, all together they are {tuple(values.shape)}")
+    return [_curvature(row, bounds, grid, level, method) for row in values]
+
+
+def mean_curvature(curvatures: Array | Sequence[Array]) -> float:
+    """Mean over a boundary's points, then over the classifiers that have one; NaN if none has."""
+    return curvature_summary(curvatures).mean
+
+
+def curvature_summary(curvatures: Array | Sequence[Array]) -> CurvatureSummary:
+    """Mean, standard deviation and maximum in the sense of Table 4.1.
+
+    The mean and the standard deviation of every classifier's points are averaged over classifiers.
+    (The thesis does not say so, but its numbers do: pooling N points gives a standard deviation of at
+    least max/√N, which Table 4.1's maxima exceed for any number of points its grid can have.)
+    """
+    runs = [curvatures] if isinstance(curvatures, np.ndarray) else list(curvatures)
+    bent = [run for run in runs if len(run)]
+    if not bent:
+        return CurvatureSummary(np.nan, np.nan, np.nan, 0, len(runs))
+    mean, std = (float(np.mean([f(run) for run in bent])) for f in (np.mean, np.std))
+    return CurvatureSummary(mean, std, max(float(run.max()) for run in bent), len(bent), len(runs) - len(bent))
+
+
+@torch.no_grad()
+def _evaluate(
+    predict: Predict,
+    bounds: tuple[float, float],
+    grid: int,
+    chunk: int | None,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> Tensor:
+    """The field on the grid, (…, grid²), y outside and x inside."""
+    low, high = bounds
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise ValueError(f"bounds must be finite and increasing, got {bounds}")
+    if grid < 5 or (chunk is not None and chunk < 1):
+        raise ValueError(f"grid must be at least 5 and chunk at least 1, got {grid} and {chunk}")
+    axis = torch.linspace(low, high, grid, dtype=torch.float64).to(dtype or torch.get_default_dtype()).to(device)
+    total = grid * grid
+    values: Tensor | None = None
+    start = 0
+    while start < total:
+        # The first call is small: it tells how many classifiers share the cache.
+        stop = min(start + (chunk or (16 if values is None else _fitting(values, axis.device))), total)
+        index = torch.arange(start, stop, device=device)
+        piece = torch.as_tensor(predict(torch.stack([axis[index % grid], axis[index // grid]], 1)))
+        if piece.ndim not in (1, 2) or piece.shape[-1] != len(index):
+            raise ValueError(
+                f"predict gave shape {tuple(piece.shape)} for {len(index)} positions; it must give ({len(index)},), "
+                f"or (R, {len(index)}) for R classifiers"
+            )
+        if values is None:
+            values = torch.empty(*piece.shape[:-1], total, dtype=piece.dtype)
+        values[..., start:stop] = piece.cpu()
+        start = stop
+    assert values is not None
+    bad = int(values.numel() - values.isfinite().sum())
+    if bad:
+        raise ValueError(f"predict gave {bad} values that are NaN or infinite; the boundary is not defined there")
+    return values
+
+
+def _fitting(values: Tensor, device: torch.device) -> int:
+    """Positions per call: classifiers × positions is best near 4096 on a processor (measured), far larger on a GPU."""
+    classifiers = values.numel() // values.shape[-1]
+    return max(16, (4096 if device.type == "cpu" else 1 << 20) // max(classifiers, 1))
+
+
+def _curvature(values: Tensor, bounds: tuple[float, float], grid: int, level: float, method: str) -> Array:
+    if method not in ("level", "points"):
+        raise ValueError(f"method must be 'level' or 'points', got {method!r}")
+    spacing = (bounds[1] - bounds[0]) / (grid - 1)
+    field = values.reshape(grid, grid).double().numpy()
+    if method == "points":
+        bends = [_of_points(line) for line in _lines(field, level)]
+        return np.concatenate([np.empty(0), *bends]) / spacing
+    field, level = _log_odds(field, level, torch.finfo(values.dtype).eps)
+    points = np.concatenate([np.empty((0, 2)), *map(_once, _lines(field, level))])
+    return _of_level_curve(field, points) / spacing
+
+
+def _log_odds(field: Array, level: float, eps: float) -> tuple[Array, float]:
+    """Probabilities as log-odds, kept within what their precision can tell from 0 and 1; other fields as they are."""
+    if not (0 < level < 1 and field.min() >= 0 and field.max() <= 1):
+        return field, level
+    clipped = field.clip(eps / 2, 1 - eps / 2)
+    return np.log(clipped) - np.log1p(-clipped), float(np.log(level) - np.log1p(-level))
+
+
+def _lines(field: Array, level: float) -> list[Array]:
+    """Contour lines, in units of the grid's spacing."""
+    try:
+        from contourpy import LineType, contour_generator
+    except ImportError:
+        raise ImportError("contour lines need contourpy: pip install contourpy (matplotlib brings it)") from None
+    lines = contour_generator(z=field, name="serial", line_type=LineType.Separate).lines(level)
+    return [np.asarray(line, dtype=np.float64) for line in lines]
+
+
+def _once(line: Array) -> Array:
+    """A closed line without the repetition of its first point."""
+    return line[:-1] if len(line) > 1 and bool((line[0] == line[-1]).all()) else line
+
+
+def _of_level_curve(field: Array, points: Array) -> Array:
+    """|κ| of the field's level curves at points of the grid's lines, in units of 1/spacing; at most 1."""
+    last = field.shape[0] - 2
+    corner = np.floor(points).astype(np.int64)
+    points, corner = (a[((corner >= 1) & (corner < last)).all(1)] for a in (points, corner))
+    along = points - corner
+    sums = np.zeros((5, len(points)))
+    for right in (0, 1):
+        for up in (0, 1):
+            weight = np.where(right, along[:, 0], 1 - along[:, 0]) * np.where(up, along[:, 1], 1 - along[:, 1])
+            sums += weight * _differences(field, corner[:, 1] + up, corner[:, 0] + right)
+    x, y, xx, yy, xy = sums
+    slope = np.hypot(x, y)
+    # A flat field has no direction and a wild one is finer than the grid: both mean "bends as much as can be seen".
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        bend = np.abs(xx * y**2 - 2 * x * y * xy + yy * x**2) / slope**3
+    return np.where(bend <= 1, bend, 1.0)
+
+
+def _differences(f: Array, row: Any, column: Any) -> Array:
+    """f_x, f_y, f_xx, f_yy, f_xy at nodes, second-order central."""
+    middle = f[row, column]
+    left, right, down, up = f[row, column - 1], f[row, column + 1], f[row - 1, column], f[row + 1, column]
+    cross = f[row + 1, column + 1] - f[row + 1, column - 1] - f[row - 1, column + 1] + f[row - 1, column - 1]
+    return np.stack([(right - left) / 2, (up - down) / 2, right - 2 * middle + left, up - 2 * middle + down, cross / 4])
+
+
+def _of_points(line: Array) -> Array:
+    """(4.60) along one contour line, in units of 1/spacing; points that do not move are left out."""
+    if len(line) < 3:
+        return np.empty(0)
+    first = np.gradient(line, axis=0, edge_order=2)
+    second = np.gradient(first, axis=0, edge_order=2)
+    speed = np.hypot(first[:, 0], first[:, 1])
+    moving = speed > 0
+    turn = second[:, 0] * first[:, 1] - first[:, 0] * second[:, 1]
+    bend: Array = np.abs(turn[moving]) / speed[moving] ** 3
+    return bend
