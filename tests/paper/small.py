@@ -1,0 +1,49 @@
+"""Running an experiment at its smallest size, and what every result must have."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holonom.data import list_sets
+from holonom.experiments.base import find
+from holonom.experiments.claims import FAILS, HOLDS, OPEN
+from holonom.experiments.reproduce import reproduce
+from holonom.experiments.run import Run
+
+
+def data_root() -> Path:
+    return Path(os.environ.get("HOLONOM_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def need_data(id: str) -> None:
+    missing = [s.name for s in list_sets(data_root()) if s.name in find(id).data and s.present < s.files]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not in {data_root()}; set HOLONOM_DATA")
+
+
+def small_run(folder: Path, replicas: int = 2) -> Run:
+    return Run("test", "smoke", replicas, 0, torch.device("cpu"), folder, quiet=True)
+
+
+def check_smoke(id: str, folder: Path) -> dict[str, Any]:
+    """result.json has its fields, claims are finite and judged, figures are pictures."""
+    reproduce(id, scale="smoke", device="cpu", out=folder, root=data_root(), quiet=True)
+    written: dict[str, Any] = json.loads((folder / id / "result.json").read_text(encoding="utf-8"))
+    assert {"id", "scale", "seed", "device", "seconds", "claims"} <= written.keys()
+    assert written["id"] == id
+    assert written["claims"]
+    for claim in written["claims"]:
+        assert math.isfinite(claim["measured"]), claim
+        assert claim["verdict"] in (HOLDS, FAILS, OPEN)
+    assert written["tables"]
+    assert written["figures"]
+    for figure in written["figures"]:
+        assert (folder / id / figure["file"]).read_bytes().startswith(b"\x89PNG")
+    return written
