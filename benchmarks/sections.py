@@ -16,7 +16,7 @@ import torch
 from holonom import Langevin
 from holonom.constraints import Circle, Orthogonal, Sphere
 
-from . import ensembles, ours, peers, tensors
+from . import ensembles, landscape, multirate, ours, peers, tensors
 from .tensors import Problem
 from .timing import Contender, Effort, Runnable
 
@@ -222,6 +222,41 @@ def replicas(quick: bool) -> list[Section]:
     return [Section(f"{count} perceptrons 2-500-1, batch 2", ensembles.alone("C-SGLD"), contenders)]
 
 
+def landscapes(quick: bool) -> list[Section]:
+    """A path through weight space, and decision boundaries; five times faster than the loop is a ratio of 0.2."""
+    images, grid, classifiers = (100, 40, 2) if quick else (2000, 1000, 5)
+    sections = []
+    for sizes in ((20, 16, 4),) if quick else ((784, 1000, 10), (784, 100, 100, 10)):
+        name = "-".join(map(str, sizes))
+        path = landscape.all_points(sizes, images, target=0.2)
+        sections.append(Section(f"51-point path, {name}", landscape.loading_loop(sizes, images), [path], SLOW))
+    boundaries = landscape.all_boundaries(classifiers, grid)
+    title = f"curvature of {classifiers} boundaries, {grid}×{grid}"
+    sections.append(Section(title, landscape.one_by_one(classifiers, grid), [boundaries], SLOW))
+    return sections
+
+
+def multiple_rates(quick: bool) -> list[Section]:
+    """What due() and drift cost, and how much of the possible speed-up of fine-tuning is reached."""
+    sections = []
+    for size, shapes in _networks(quick).items():
+        problem = Problem(tensors.uniform(shapes, 0.4))
+        title = f"multirate step, {size} parameters"
+        sections.append(Section(title, ours.sgd(problem), [multirate.all_due(problem, target=1.1)]))
+        fast = max(1, len(shapes) // 2)
+        contenders = [
+            multirate.fast_step(problem, fast, drift=False, target=1.1),
+            multirate.fast_step(problem, fast, drift=True),
+        ]
+        title = f"multirate fast step, last {fast} tensors of {size}"
+        sections.append(Section(title, multirate.fast_sgd(problem, fast), contenders))
+    # 95 % of the speed-up the passes allow is 1/0.95 of their time.
+    contenders = [multirate.cycle(quick, drift, target=1.05) for drift in (True, False)]
+    title = f"fine-tuning cycle, residual network of {multirate.size(quick):,} parameters"
+    sections.append(Section(title, multirate.allowed(quick), [*contenders, multirate.full(quick)], SLOW))
+    return sections
+
+
 SECTIONS: dict[str, Callable[[bool], list[Section]]] = {
     "circle": circle,
     "sphere": sphere,
@@ -232,4 +267,6 @@ SECTIONS: dict[str, Callable[[bool], list[Section]]] = {
     "sampling": sampling,
     "guard": guard,
     "replicas": replicas,
+    "multirate": multiple_rates,
+    "landscape": landscapes,
 }

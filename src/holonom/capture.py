@@ -36,7 +36,7 @@ class Stepper:
         self._parameters = dict(ensemble.named_parameters())
         self._gradients = torch.compile(self._differentiate, dynamic=False) if compiled else self._differentiate
         self._whole: Step | None = None
-        self._try_whole = compiled and isinstance(optimizer, Langevin)
+        self._try_whole = compiled and isinstance(optimizer, Langevin) and not isinstance(optimizer, DueOptimizer)
         self._numbers_then: Any = None
         if compiled:
             batches.compile()
@@ -85,9 +85,10 @@ class Stepper:
             except BackendCompilerFailed as error:  # it fails before anything is written
                 self._try_whole = False
                 say_uncompiled(error)
-        for name, gradient in self._gradients(order, place).items():
-            p = self._parameters[name]
-            p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
+        with self.optimizer.due() if isinstance(self.optimizer, DueOptimizer) else nullcontext():
+            for name, gradient in self._gradients(order, place).items():
+                p = self._parameters[name]
+                p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
         self.optimizer.step()
 
     def _differentiate(self, order: Tensor, place: Tensor) -> dict[str, Tensor]:

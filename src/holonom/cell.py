@@ -88,10 +88,10 @@ class Cell:
         if group["maximize"]:
             force = list(torch._foreach_neg(force))
         decay = group["weight_decay"]
-        positions = [self.space.view(p.detach()) for p in self.params]
-        if isinstance(decay, Tensor):
-            force = list(torch._foreach_add(force, scaled(positions, decay)))
-        elif decay:
+        if isinstance(decay, Tensor) or decay:
+            positions = [self.space.view(p.detach()) for p in self.params]
+            if isinstance(decay, Tensor):
+                positions, decay = scaled(positions, decay), 1.0
             force = list(torch._foreach_add(force, positions, alpha=decay))
         return force
 

@@ -30,8 +30,7 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
         program = scheme.program if is_owed(owed) else scheme.head
         work = [Work(cell, group, state) for cell in cells]
         run_program(group, work, [part.gradients() for part in work], program, h, owed)
-        # A copy: schedulers change a tensor lr in place, and what is owed is owed at this step's rate.
-        group["owed"] = (h.clone() if isinstance(h, Tensor) else h) if scheme.tail else 0.0
+        group["owed"] = _debt(group["owed"], h) if scheme.tail else 0.0
     group["step"] += 1
     if isinstance(group["seed"], Tensor):
         state[group["params"][0]]["clock"].add_(1)
@@ -60,9 +59,21 @@ def steady(group: dict[str, Any], cells: list[Cell], state: StateMap) -> Callabl
 
     def step(gradients: list[Tensors]) -> None:
         run_program(group, work, gradients, program, h, owed)
+        if scheme.tail:
+            _debt(owed, h)
         clock.add_(1)
 
     return step
+
+
+def _debt(before: Scalar | None, h: Scalar) -> Scalar:
+    """h as it is now: schedulers change a tensor lr in place, and what is owed is owed at this step's rate.
+
+    A tensor is written where the last one was, so that a recorded or compiled step finds it in the next round.
+    """
+    if not isinstance(h, Tensor):
+        return h
+    return before.copy_(h) if isinstance(before, Tensor) else h.clone()
 
 
 def is_owed(owed: Scalar) -> bool:

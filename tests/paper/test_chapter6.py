@@ -11,7 +11,7 @@ import torch
 from holonom.experiments.descent import dropped_twice, momentum
 from holonom.experiments.lines import Line, by_layer, line
 from holonom.experiments.planar import TWO_TURNS
-from holonom.experiments.saddles import saddles
+from holonom.experiments.saddles import count, saddles
 from holonom.experiments.tasks import Task, on_spirals
 from holonom.experiments.thermo import adam
 
@@ -97,6 +97,15 @@ def test_saddles_of_known_surfaces() -> None:
     for without in (a * a + b * b, -a * a - b * b, 2 * a - b, torch.zeros(9, 9)):
         assert not saddles(without).any()
     assert not saddles(a * a - b * b, threshold=2.0).any()
+
+
+def test_neighbouring_grid_points_are_one_saddle() -> None:
+    found = torch.zeros(6, 6, dtype=torch.bool)
+    assert count(found) == 0
+    found[0, 0] = found[1, 1] = found[2, 1] = True
+    assert count(found) == 1
+    found[5, 5] = True
+    assert count(found) == 2
 
 
 def test_the_step_falls_tenfold_after_each_third(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ class Run:
         evaluations: int = 40,
         after_epoch: Callable[[int], None] | None = None,
         compiled: bool | None = None,
+        checkpoint_every: int | None = None,
     ) -> Fit:
         """Train one arm; an interrupted one continues from its checkpoint, a finished one is read from it."""
         checkpoint = self.folder / "checkpoints" / f"{_slug(arm)}-{ranks.rank()}.pt"
@@ -110,6 +111,7 @@ class Run:
                 evaluate=evaluate,
                 evaluations=evaluations,
                 checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
                 after_epoch=after_epoch,
                 compiled=compiled,
                 progress=progress,

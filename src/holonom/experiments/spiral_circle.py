@@ -63,7 +63,8 @@ def fit(run: Run, name: str, sets: list[Tensor], epochs: int, make: Any = None, 
     optimizer = (make or METHODS[name])(ensemble)
     batches = Shuffled(x, y, BATCH, ensemble.seeds, own_data=True)
     evaluate = metrics(x, y, x_test, y_test)
-    return run.fit(name, ensemble, optimizer, loss, batches, epochs * batches.per_epoch, evaluate)
+    steps = epochs * batches.per_epoch
+    return run.fit(name, ensemble, optimizer, loss, batches, steps, evaluate, evaluations=min(40, epochs))
 
 
 def metrics(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> Evaluate:

@@ -1,0 +1,280 @@
+"""The experiments of chapter 5 and section 1.2.3: each ends in claims, and its set-up is what it says it is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from holonom import Ensemble, Multirate
+from holonom.batches import Shuffled
+from holonom.capture import Stepper
+from holonom.data import Corpus, Sentences
+from holonom.experiments import (
+    multirate_transfer,
+    planar,
+    random_subsets,
+    resonances,
+    slow_biases,
+    text_transfer,
+    transfer_report,
+)
+from holonom.experiments.claims import FAILS, HOLDS, OPEN
+from holonom.experiments.multirate_transfer import Arm, Outcome, Task
+from holonom.experiments.studies import thm5_3_3
+from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
+from holonom.multirate import RandomSubsets
+
+from .small import check_smoke, need_data, small_run
+
+EXACT = ["fig1.9", "fig1.11", "fig1.12", "fig1.13", "fig1.14"]
+SYNTHETIC = ["fig1.10", "thm5.3.3", "fig5.9", "fig5.10", "fig5.11"]
+
+
+@pytest.mark.parametrize("id", EXACT)
+def test_exact_claims_hold(id: str, tmp_path: Path) -> None:
+    assert {claim["verdict"] for claim in check_smoke(id, tmp_path)["claims"]} == {HOLDS}
+
+
+@pytest.mark.parametrize("id", SYNTHETIC)
+def test_smoke(id: str, tmp_path: Path) -> None:
+    check_smoke(id, tmp_path)
+
+
+@pytest.mark.parametrize("id", ["fig5.7", "fig5.8", "fig5.4"])
+def test_smoke_on_real_data(id: str, tmp_path: Path) -> None:
+    need_data(id)
+    check_smoke(id, tmp_path)
+
+
+@pytest.mark.parametrize("id", ["fig5.6", "table5.1", "table5.2", "table5.3"])
+def test_smoke_of_text_transfer(id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On made-up words: reading WikiText-2 takes longer than everything else."""
+    words = [f"w{i}" for i in range(40)]
+    vocabulary = ["<eos>", "<unk>", *words]
+    tokens = torch.randint(len(vocabulary), (2000,), generator=torch.Generator().manual_seed(0))
+    phrases = [" ".join(words[i % 37 : i % 37 + 3]) for i in range(64)]
+    labels = torch.arange(64) % 2
+    monkeypatch.setattr(text_transfer, "wikitext2", lambda root: Corpus(tokens, tokens, tokens, vocabulary))
+    monkeypatch.setattr(text_transfer, "sst2", lambda root: Sentences(phrases, labels, phrases, labels))
+    check_smoke(id, tmp_path)
+
+
+# ── multiple time-stepping ───────────────────────────────────────────────────────────────────────
+
+
+def test_bands_of_a_step_that_is_known() -> None:
+    """diag(1, 1 + sin h): unstable for h in (0, π), (2π, 3π), …"""
+    bands = resonances.unstable_bands(lambda h: np.diag([1.0, 1 + math.sin(h)]), np.linspace(0.5, 8.5, 81))
+    expected = [(0.5, math.pi), (2 * math.pi, 8.5)]
+    np.testing.assert_allclose(bands, expected, atol=1e-6)
+
+
+# ── slow biases ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_ensemble_of_slow_biases_is_algorithm_5_1_in_numpy() -> None:
+    """Gradients from the stepper, at steps 0, 5, … for biases, which drift in between."""
+    ensemble = Ensemble(lambda: shlp(2, 4, 1).double(), 2)
+    parameters = dict(ensemble.named_parameters())
+    x, y = torch.randn(20, 2, dtype=torch.float64), torch.randint(2, (20,)).double()
+    batches = Shuffled(x, y, 5, ensemble.seeds)
+    expected = {name: p.detach().numpy().copy() for name, p in parameters.items()}
+    momentum = {name: np.zeros_like(p) for name, p in expected.items()}
+    other = Ensemble(lambda: shlp(2, 4, 1).double(), 2)
+    step = 0
+    stepper = Stepper(ensemble, slow_biases.slow(0.9)(ensemble), planar.loss, batches, compiled=False)
+    for epoch in range(3):
+        order = batches.order(epoch)
+        stepper.run(order)
+        for index in order:
+            with torch.no_grad():
+                for name, p in other.named_parameters():
+                    p.copy_(torch.from_numpy(expected[name]))
+            gradients, _ = other.gradients(planar.loss, *batches.take(index), shared=False)
+            for name in expected:
+                if step % 5 == 0 or name.endswith("weight"):
+                    momentum[name] = 0.9 * momentum[name] + gradients[name].numpy()
+                expected[name] = expected[name] - 0.2 * momentum[name]
+            step += 1
+    for name, p in parameters.items():
+        np.testing.assert_allclose(p.detach().numpy(), expected[name], rtol=1e-10, atol=1e-12)
+        assert p.requires_grad
+
+
+def test_arms_of_the_ablation_move_biases_as_far_as_they_should() -> None:
+    """With a constant gradient of 1: five steps of SGD move 5h, slow biases 5h at once or on the way, a pause h."""
+    travelled = {}
+    for name, make in {
+        "sgd": slow_biases.sgd(0.0),
+        "slow": slow_biases.slow(0.0),
+        "leap": slow_biases.slow(0.0, drift=False),
+        "pause": slow_biases.slow(0.0, drift=False, stretch=1),
+        "faster": slow_biases.faster(0.0),
+    }.items():
+        ensemble = Ensemble(lambda: shlp(2, 3, 1), 2)
+        before = ensemble.get_parameter("0.bias").detach().clone()
+        optimizer = make(ensemble)
+        for _ in range(5):
+            take_ones(ensemble, optimizer)
+        travelled[name] = float((before - ensemble.get_parameter("0.bias").detach()).mean())
+    assert travelled == pytest.approx({"sgd": 1.0, "slow": 1.0, "leap": 1.0, "pause": 0.2, "faster": 5.0}, rel=1e-5)
+
+
+def take_ones(ensemble: Ensemble, optimizer: torch.optim.Optimizer) -> None:
+    def backward() -> torch.Tensor:
+        total = sum(p.sum() for p in ensemble.parameters())
+        assert isinstance(total, torch.Tensor)
+        total.backward()
+        return total
+
+    if isinstance(optimizer, Multirate):
+        with optimizer.due():
+            backward()
+    else:
+        optimizer.zero_grad()
+        backward()
+    optimizer.step()
+
+
+# ── random subsets ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_subsets_by_name() -> None:
+    ensemble = Ensemble(lambda: random_subsets.Perceptron(5), 2)
+    optimizer = random_subsets.subsets({"1.weight": 0.8, "4.weight": 0.5})(ensemble)
+    assert isinstance(optimizer, RandomSubsets)
+    probability = {id(p): group["probability"] for group in optimizer.param_groups for p in group["params"]}
+    found = {name: probability[id(p)] for name, p in ensemble.named_parameters()}
+    assert found == {"1.weight": 0.8, "1.bias": 0.0, "4.weight": 0.5, "4.bias": 0.0}
+    with optimizer.due():
+        off = [float((ensemble.get_parameter(name) == 0).float().mean()) for name in ("1.weight", "4.weight")]
+        ensemble.losses(cross_entropy, torch.rand(3, 784), torch.arange(3)).sum().backward()
+    assert off[0] == pytest.approx(0.8, abs=0.03)
+    assert 0.3 < off[1] < 0.7
+
+
+# ── transfer ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def small_task() -> Task:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 6, generator=generator), torch.randint(3, (40,), generator=generator)
+    make = lambda: nn.Sequential(mlp([6, 5, 5]), nn.ReLU(), mlp([5, 4]), nn.Linear(4, 3))  # noqa: E731
+    accuracy = multirate_transfer.accuracy_on(lambda: iter([(x, y)]))
+    return Task(make, lambda i: (x[i], y[i]), 40, accuracy, head="3", last="2", batch=8, lr=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arm", "slow_moves"),
+    [
+        (Arm(("3",), 0), [0, 0, 0, 0, 0]),
+        (Arm(("3",), 5), [1, 1, 1, 1, 1]),
+        (Arm(("3",), 5, drift=False), [5, 0, 0, 0, 0]),
+        (Arm(("3",), 5, drift=False, same_step=True), [1, 0, 0, 0, 0]),
+    ],
+)
+def test_arms_move_the_body_in_units_of_the_step(tmp_path: Path, arm: Arm, slow_moves: list[int]) -> None:
+    task = small_task()
+    model, step = multirate_transfer.prepare(small_run(tmp_path), task, arm, seed=3)
+    x, y = task.take(torch.arange(8))
+    reference, _ = multirate_transfer.prepare(small_run(tmp_path), task, Arm((), 1), seed=3)
+    cross_entropy(reference(x), y).backward()
+    gradient = reference.get_parameter("0.0.weight").grad
+    assert gradient is not None
+    for moves in slow_moves:
+        before = model.get_parameter("0.0.weight").detach().clone()
+        step(x, y)
+        moved = before - model.get_parameter("0.0.weight")
+        torch.testing.assert_close(moved, 0.05 * moves * gradient, atol=1e-6, rtol=1e-3)
+
+
+def test_arms_share_seeds_and_one_of_period_one_is_full_fine_tuning(tmp_path: Path) -> None:
+    run, task = small_run(tmp_path), small_task()
+    arms = {"a": Arm((), 1), "b": Arm((), 1), "head": Arm(("3",), 0)}
+    found = multirate_transfer.compare(run, task, arms, epochs=2, rounds=2)
+    assert found["a"].accuracy.shape == (3, 2)
+    np.testing.assert_array_equal(found["a"].accuracy, found["b"].accuracy)
+    assert found["head"].ratios.shape == (2,)
+
+
+def test_a_time_ratio_is_judged_by_its_median() -> None:
+    outcome = Outcome(np.zeros((2, 2)), np.array([0.48, 0.49, 0.5, 0.51, 3.0]))
+    verdicts = [transfer_report.shorter("x", "y", outcome, limit).verdict for limit in (0.55, 0.505, 0.45)]
+    assert verdicts == [HOLDS, OPEN, FAILS]
+
+
+def test_a_reader_does_not_see_its_padding() -> None:
+    torch.manual_seed(0)
+    reader = text_transfer.Reader(TransformerLM(12, 8, feedforward=8, dropout=0.0), padding=0)
+    short, padded = torch.tensor([[3, 5, 7]]), torch.tensor([[3, 5, 7, 0, 0]])
+    torch.testing.assert_close(reader(short), reader(padded))
+
+
+def test_phrases_become_numbers() -> None:
+    numbers = {"<eos>": 0, "<unk>": 1, "good": 2, "film": 3}
+    rows = text_transfer.encode(["good film", "dull"], numbers)
+    assert rows[0, :3].tolist() == [2, 3, 0]
+    assert text_transfer.trimmed(rows, 0).tolist() == [[2, 3], [1, 0]]
+
+
+def test_a_residual_network_has_the_published_size() -> None:
+    model = resnet34()
+    whole = sum(p.numel() for p in model.parameters())
+    assert sum(p.numel() for p in model.head.parameters()) / whole == pytest.approx(0.00024, rel=0.01)  # 0.024 %
+    assert whole == 21_282_122
+    tiny = tiny_resnet(classes=7, channels=1)
+    features = tiny.stages(tiny.stem(torch.zeros(2, 1, 28, 28)))
+    assert features.shape == (2, 32, 7, 7)
+    assert tiny(torch.zeros(2, 1, 28, 28)).shape == (2, 7)
+
+
+# ── theorem ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_constants_of_the_bound() -> None:
+    problem = thm5_3_3.Problem.draw(0)
+    theta = torch.randn(10, dtype=torch.float64, requires_grad=True)
+    gradients = torch.stack([torch.autograd.grad(v, theta, retain_graph=True)[0] for v in problem.values(theta)])
+    assert gradients.square().sum(1).max() <= 1
+    torch.testing.assert_close(gradients.mean(0).square().sum(), problem.squared_gradients(theta))
+    hessian = torch.autograd.functional.hessian(lambda t: problem.values(t).mean(), theta.detach())
+    assert torch.linalg.eigvalsh(hessian).max() <= problem.smoothness
+    lowest = torch.zeros(10, dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS([lowest], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        search.zero_grad()
+        value = problem.values(lowest).mean()
+        value.backward()
+        return value
+
+    search.step(closure)
+    gap = float(problem.values(torch.zeros(10, dtype=torch.float64)).mean() - problem.values(lowest).mean())
+    assert problem.gap() == pytest.approx(gap, abs=1e-8)
+
+
+def test_descent_is_multirate_sgd_in_numpy(tmp_path: Path) -> None:
+    run, problem = small_run(tmp_path), thm5_3_3.Problem.draw(0)
+    found = thm5_3_3.descend(run, problem, 0.5, 3, 12)
+    a, b = problem.a.numpy(), problem.b.numpy()
+    generator = torch.Generator().manual_seed(run.seed + 1)
+    theta, slow, total = np.zeros((2, 10)), np.zeros((2, 5)), np.zeros(2)
+    for step in range(12):
+        x = torch.randint(200, (2, 1), generator=generator).numpy()[:, 0]
+        total += (np.square(np.tanh(theta @ a.T - b) @ a / 200)).sum(1)
+        gradient = np.tanh((theta * a[x]).sum(1) - b[x])[:, None] * a[x]
+        slow = gradient[:, 5:] if step % 3 == 0 else slow
+        theta = theta - 0.5 * np.concatenate([gradient[:, :5], slow], 1)
+    np.testing.assert_allclose(found, total / 12, rtol=1e-12)
+
+
+def test_settings_of_all_scales_have_the_same_names() -> None:
+    for scales in ((slow_biases.SMOKE, slow_biases.CI, slow_biases.PAPER),
+                   (text_transfer.SMOKE, text_transfer.CI, text_transfer.PAPER)):  # fmt: skip
+        assert len({frozenset(scale) for scale in scales}) == 1
