@@ -24,11 +24,11 @@ from ..transfer_report import report, usual_claims
         "batch": 32, "lr": 0.01, "epochs": 1, "rounds": 3,
     },
     ci={
-        "replicas": 3, "model": "tiny", "pretrain_points": 5000, "pretrain_epochs": 1, "points": 2000, "tested": 2000,
-        "batch": 32, "lr": 0.01, "epochs": 2, "rounds": 20,
+        "replicas": 3, "model": "tiny", "pretrain_points": 5000, "pretrain_epochs": 1, "points": 2000, "tested": 1000,
+        "batch": 16, "lr": 0.003, "epochs": 4, "rounds": 20,
     },
     paper={
-        "replicas": 20, "model": "resnet34", "pretrain_points": 60_000, "pretrain_epochs": 3, "points": 10_000,
+        "replicas": 5, "model": "resnet18", "pretrain_points": 60_000, "pretrain_epochs": 2, "points": 60_000,
         "tested": 10_000, "batch": 128, "lr": 0.001, "epochs": 5, "rounds": 100,
     },
 )  # fmt: skip
