@@ -1,7 +1,7 @@
 """The set-up of thesis Figs. 5.9–5.11: a perceptron on the four-turn spiral whose biases are slow (5.9.4).
 
 h/k = 0.2 and k = 5, batches of 5 %. The captions say SGD, 5.9.3 says μ = 0.9 unless indicated otherwise;
-with h = 0.2 that diverges in every arm, so there is no momentum here. The number of hidden nodes and
+with h = 0.2 SGD itself stays near chance, so there is no momentum here. The number of hidden nodes and
 of points is unsaid and chosen here.
 """
 
