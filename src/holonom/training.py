@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from .batches import Batches
 from .capture import Stepper
 from .ensemble import Ensemble, Loss
 from .errors import CheckpointError
+
+_WORTH_THREADS = 100_000  # parameters of all replicas together
 
 Evaluate = Callable[[Ensemble], dict[str, Tensor]]
 
@@ -76,7 +79,7 @@ def train(
         compiled = worth_compiling(ensemble, steps)
     history = History()
     devices = [ensemble.seeds.device] if ensemble.seeds.is_cuda else []
-    with torch.random.fork_rng(devices):  # for dropout, which knows no other source
+    with _threads(ensemble), torch.random.fork_rng(devices):  # a fork for dropout, which knows no other source
         torch.manual_seed(int(ensemble.seeds[0]))
         start = _load(checkpoint, ensemble, optimizer, history, steps) if checkpoint and checkpoint.exists() else 0
         if not history.steps:
@@ -111,6 +114,18 @@ def _stretches(batches: Batches, start: int, end: int) -> Iterator[tuple[int, Te
         count = min(end - start, batches.per_epoch - place)
         yield count, batches.order(epoch)[place : place + count]
         start += count
+
+
+@contextmanager
+def _threads(ensemble: Ensemble) -> Iterator[None]:
+    """One thread for small ensembles: a second gains nothing and, on a busy machine, is waited for at every step."""
+    before = torch.get_num_threads()
+    if sum(p.numel() for p in ensemble.parameters()) < _WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def worth_compiling(ensemble: Ensemble, steps: int) -> bool:

@@ -30,7 +30,7 @@ AXES = {"x": "horizontal, y = 0", "y": "vertical, x = 0"}
     says="Averaged over 100 runs of 10,000 epochs, the prediction of C-SGLD changes less sharply from class to class "
     "than that of SGD along y = 0 and along x = 0, and the radius r₀ of the input layer controls how sharply.",
     smoke={"replicas": 2, "epochs": 1, "points": 101, "radii": (0.5, 2.0)},
-    ci={"replicas": 4, "epochs": 400, "points": 1001, "radii": (0.5, 1.0, 2.0)},
+    ci={"replicas": 4, "epochs": 600, "points": 1001, "radii": (0.5, 1.0, 2.0)},
     paper={"replicas": 100, "epochs": 10_000, "points": 1001, "radii": (0.25, 0.5, 1.0, 2.0, 5.0)},
 )
 def fig3(run: Run, settings: SimpleNamespace) -> list[Claim]:

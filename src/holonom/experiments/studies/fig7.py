@@ -76,7 +76,18 @@ def fig7(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "epochs), the published ones among them; no test image was looked at. The grid's best cells are chosen on the "
         "test set, which favours SGD-m."
     )
-    return verdicts(sgd, cola)
+    claims = verdicts(sgd, cola)
+    if (settings.train, settings.epochs) == (10_000, 400):
+        return [*claims, *at_full_size(next(iter(cola.values())))]
+    run.note("This run is smaller than the published one, so no claim is made about the published values themselves.")
+    return claims
+
+
+def at_full_size(fit: Fit) -> list[Claim]:
+    return [
+        near("c-CoLA-ud's test accuracy", "0.8763 ± 0.0004", fit.final("test_accuracy"), 0.8763, 0.001),
+        near("c-CoLA-ud's test loss", "0.386", fit.final("test_loss"), 0.386, 0.01),
+    ]
 
 
 def verdicts(sgd: dict[Momentum, Fit], cola: dict[str, Fit]) -> list[Claim]:
@@ -94,8 +105,6 @@ def verdicts(sgd: dict[Momentum, Fit], cola: dict[str, Fit]) -> list[Claim]:
         greater(
             f"c-CoLA-ud is more accurate than the grid's best ({best})", "87.63 against 87.47 %", hits, accuracy[best]
         ),
-        near("c-CoLA-ud's test accuracy", "0.8763 ± 0.0004", hits, 0.8763, 0.001),
-        near("c-CoLA-ud's test loss", "0.386", nll, 0.386, 0.01),
         greater(
             f"at its own best settings it is more accurate than the grid's best ({best})",
             "87.63 against 87.47 %",
