@@ -33,7 +33,7 @@ def simulate(space, shape, word, h, steps):
     q.grad = torch.randn(shape, generator=generator)
     optimizer = Langevin([q], h, scheme=word, temperature=TEMPERATURE, constraint=space)
     cell = Cell(space, [q], ["q"], [0])
-    phase, force = cell.phase(optimizer.state), cell.force(q.dtype, optimizer.param_groups[0])
+    phase, force = cell.phase(optimizer.state), cell.force([q.grad], optimizer.param_groups[0])
 
     program = compile_word(word).program
     letters = "".join(op.letter for op in program)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
+from ..lists import spread
 from ..optimizer import Langevin
 from ..scheme import compile_word
 
@@ -69,10 +70,9 @@ class Thermometer:
         sums["target"] += float(tau.double().mean()) if isinstance(tau, Tensor) else tau
         sums["kinetic"] += _squared_momenta(self.optimizer.state[p], group, space)
         if p.grad is not None and type(space) is Constraint:
-            q, force = (
-                p.double(),
-                p.grad.double() * (-1 if group["maximize"] else 1) + group["weight_decay"] * p.double(),
-            )
+            q, decay = p.double(), group["weight_decay"]
+            force = p.grad.double() * (-1 if group["maximize"] else 1)
+            force = force + (spread(decay, q) if isinstance(decay, Tensor) else decay) * q
             sums["q"] = sums["q"] + q
             sums["force"] = sums["force"] + force
             sums["virial"] = sums["virial"] + q * force

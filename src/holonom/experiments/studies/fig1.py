@@ -25,7 +25,7 @@ BOUND = 1.25  # of the picture
     "weight decay keeps SGD's test loss from rising but does not improve its accuracy, and the constrained methods' "
     "test loss stays low throughout training.",
     smoke={"replicas": 2, "epochs": 1, "grid": 60},
-    ci={"replicas": 8, "epochs": 1200, "grid": 250},
+    ci={"replicas": 8, "epochs": 1000, "grid": 250},
     paper={"replicas": 10, "epochs": 10_000, "grid": 400},
 )
 def fig1(run: Run, settings: SimpleNamespace) -> list[Claim]:

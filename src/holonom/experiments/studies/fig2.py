@@ -17,7 +17,7 @@ from ..spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
     says="Averaged over 100 runs, the constrained methods C-SGD and C-SGLD have a lower test loss and a higher test "
     "accuracy than SGD, with and without weight decay.",
     smoke={"replicas": 2, "epochs": 1},
-    ci={"replicas": 8, "epochs": 1200},
+    ci={"replicas": 8, "epochs": 1000},
     paper={"replicas": 100, "epochs": 10_000},
 )
 def fig2(run: Run, settings: SimpleNamespace) -> list[Claim]:

@@ -99,5 +99,5 @@ def picture(run: Run, by_radius: dict[str, Array], sharpness: dict[str, dict[str
             for name, sizes in arms.items():
                 position = np.linspace(-BOUND, BOUND, sizes.shape[1])
                 panel.plot(position, np.nanmean(sizes, 0), label=name, linewidth=1.2)
-            panel.set(title=title, xlabel=axis, ylabel=f"|∂p/∂{axis}|", yscale="log")
+            panel.set(title=title, xlabel=axis, ylabel=f"|∂p/∂{axis}|", ylim=(0, None))
             panel.legend(frameon=False, fontsize=8)
