@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from .batches import Batches
 from .ensemble import Ensemble, Loss
-from .fuse import say_uncompiled
+from .fuse import compiler_options, say_uncompiled
 from .multirate.due import DueOptimizer
 from .optimizer import Langevin
 
@@ -118,7 +118,7 @@ class Stepper:
             for cells, advance in named:
                 advance([[gradients[name] for name in cell] for cell in cells])
 
-        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False)
+        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False, options=compiler_options())
         self._numbers_then = self._numbers()
         return self._whole
 

@@ -126,10 +126,10 @@ def make_kernel(space: Constraint, word: str, step_ends: bool) -> Kernel:
     own = types.FunctionType(kernel.__code__.replace(), kernel.__globals__, f"kernel_{word}", None, kernel.__closure__)
     # Row-wise reductions with fixed sizes meet a bug of the compiler's C++ back end (torch 2.13, outer-loop fusion).
     dynamic = None if space.elementwise else True
-    return torch.compile(own, fullgraph=True, dynamic=dynamic, options=_compiler_options())
+    return torch.compile(own, fullgraph=True, dynamic=dynamic, options=compiler_options())
 
 
-def _compiler_options() -> dict[str, Any] | None:
+def compiler_options() -> dict[str, Any] | None:
     """Fused multiply-adds where the compiler can be asked for them: a step is bound by arithmetic, then memory."""
     from torch._inductor import config
 
