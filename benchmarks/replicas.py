@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from holonom.experiments.reproduce import _device_name
+from holonom.experiments.reproduce import device_name
 
 from .ensembles import stepper
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/replicas"))
     options = parser.parse_args()
     counts = [4**k for k in range(12) if 4**k <= options.most]
-    name = _device_name(torch.device(options.device))
+    name = device_name(torch.device(options.device))
     rows = []
     for method in METHODS:
         for count in counts:

@@ -116,7 +116,7 @@ def _identity(study: Experiment, run: Run, settings: dict[str, Any], overrides: 
         "scale": run.scale,
         "replicas": run.replicas,
         "seed": run.seed,
-        "device": _device_name(run.device),
+        "device": device_name(run.device),
         "settings": settings,
         "command": _command(study.id, run, overrides),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -126,7 +126,7 @@ def _identity(study: Experiment, run: Run, settings: dict[str, Any], overrides: 
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        "hardware": f"{_device_name(run.device)}; {ranks.size()} process(es), {os.cpu_count()} cores",
+        "hardware": f"{device_name(run.device)}; {ranks.size()} process(es), {os.cpu_count()} cores",
     }
 
 
@@ -138,7 +138,7 @@ def _command(id: str, run: Run, overrides: dict[str, Any]) -> str:
     return f"torchrun --nproc-per-node {ranks.size()} -m {command}" if ranks.size() > 1 else command
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"

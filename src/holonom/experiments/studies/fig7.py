@@ -47,8 +47,8 @@ PLAIN, DECAYED = Momentum(0.1, 0.8), Momentum(0.1, 0.8, 1e-4)
         "test": 60_000,
         "hidden": 1000,
         "epochs": 400,
-        "search": (14, 6),
-        "search_epochs": 200,
+        "search": (22, 8),
+        "search_epochs": 100,
     },
 )
 def fig7(run: Run, settings: SimpleNamespace) -> list[Claim]:
