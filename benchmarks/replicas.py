@@ -71,20 +71,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--most", type=int, default=1024, help="largest number of replicas")
+    parser.add_argument("--factor", type=int, default=4, help="from one number of replicas to the next")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each point")
     parser.add_argument("--out", type=Path, default=Path("results/replicas"))
     options = parser.parse_args()
-    counts = [4**k for k in range(12) if 4**k <= options.most]
+    counts = [options.factor**k for k in range(32) if options.factor**k <= options.most]
     name = device_name(torch.device(options.device))
-    rows = []
-    for method in METHODS:
-        for count in counts:
+    rows: list[dict[str, Any]] = []
+    record = {"device": name, "torch": torch.__version__, "rows": rows}
+    options.out.mkdir(parents=True, exist_ok=True)
+    for count in counts:
+        for method in METHODS:
             rows.append(measure(method, count, options.device, options.seconds))
             print(f"{method:>7} {count:>6} replicas: {1e6 * rows[-1]['seconds']:8.1f} µs a step", flush=True)
+            (options.out / f"replicas-{options.device}.json").write_text(json.dumps(record, indent=2) + "\n")
             torch.compiler.reset()
-    options.out.mkdir(parents=True, exist_ok=True)
-    record = {"device": name, "torch": torch.__version__, "rows": rows}
-    (options.out / f"replicas-{options.device}.json").write_text(json.dumps(record, indent=2) + "\n")
     draw(rows, f"2-500-1 perceptrons, batch 2, {name}", options.out / f"replicas-{options.device}.png")
 
 

@@ -7,11 +7,11 @@ window (35) are unsaid in the papers; there is no gradient clipping.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,30 @@ from ..models import TransformerLM
 from ..optimizer import Langevin
 from ..partitions import Place, partition
 from .landing import landing_expected
+from .momentum import Momentum
 from .run import Array, Fit, Run
 
 LENGTH, COLUMNS_AT_ONCE = 35, 256
-RADII = {"linear": 0.1, "norm": 1.0, "attention": 1.0, "embedding": 0.5, "decoder": 0.5}
+
+
+class Circles(NamedTuple):
+    """A setting of c-CoLA-ud; ``radius`` is that of embedding and decoder."""
+
+    lr: float = 0.4
+    friction: float = 0.5
+    radius: float = 0.5
+    linear: float = 0.1
+    norm: float = 1.0
+    attention: float = 1.0
+
+    def __str__(self) -> str:
+        radii = f"r={self.radius:g} r_L={self.linear:g} r_N={self.norm:g} r_A={self.attention:g}"
+        return f"h={self.lr:g} γ={self.friction:g} {radii}"
+
+    def radii(self) -> dict[str, float]:
+        """By the role of the layer."""
+        return {**{role: getattr(self, role) for role in ("linear", "norm", "attention")},
+                "embedding": self.radius, "decoder": self.radius}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,27 +64,47 @@ class Text:
     def model(self) -> nn.Module:
         return TransformerLM(self.vocabulary, self.width, feedforward=self.width)
 
+    def held_out(self, share: float = 0.1) -> Text:
+        """The last part of every column of the training text, a window at least, to validate on; the rest to train."""
+        cut = len(self.train) - max(LENGTH + 1, round(share * len(self.train)))
+        columns = min(self.train.shape[1], COLUMNS_AT_ONCE)
+        return Text(self.train[:cut], self.train[cut:, :columns], self.vocabulary, self.width)
+
 
 def text(run: Run, corpus: Corpus, columns: int, width: int, most: int | None = None) -> Text:
     """A corpus as columns on the run's device; ``most`` takes the beginnings of both texts only."""
     train, valid = batches(corpus.train[:most], columns), batches(corpus.valid[:most], min(columns, COLUMNS_AT_ONCE))
     return Text(train.to(run.device), valid.to(run.device), len(corpus.vocabulary), width)
 
+    def held_out(self, share: float = 0.1) -> Text:
+        """The last part of every column of the training text, a window at least, to validate on; the rest to train."""
+        cut = len(self.train) - max(LENGTH + 1, round(share * len(self.train)))
+        columns = min(self.train.shape[1], COLUMNS_AT_ONCE)
+        return Text(self.train[:cut], self.train[cut:, :columns], self.vocabulary, self.width)
+
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(output.flatten(0, -2), target.flatten())
 
 
-def c_cola_ud(ensemble: Ensemble, lr: float, friction: float, radii: Mapping[str, float] = RADII) -> Optimizer:
+def c_cola_ud(ensemble: Ensemble, circles: Circles) -> Optimizer:
     """Circles on every weight, their radius by the role of the layer; biases are free."""
 
     def weights_of(role: str) -> Any:
         return lambda place: _is_weight(place) and fnmatchcase(place.name, TransformerLM.roles[role])
 
-    rules = [(weights_of(role), {"constraint": Circle(radius)}) for role, radius in radii.items()]
+    rules = [(weights_of(role), {"constraint": Circle(radius)}) for role, radius in circles.radii().items()]
     groups = partition(ensemble, [*rules, ("rest", {})], verbose=False)
     with landing_expected():  # norms start at weight 1 = r_N
-        return Langevin(groups, lr, scheme="ABO", friction=friction, seed=ensemble.seeds)
+        return Langevin(groups, circles.lr, scheme="ABO", friction=circles.friction, seed=ensemble.seeds)
+
+
+def optimizer(method: Circles | Momentum) -> Callable[[Ensemble], Optimizer]:
+    """What trains an ensemble with these settings."""
+    if isinstance(method, Circles):
+        return lambda ensemble: c_cola_ud(ensemble, method)
+    lr, momentum, decay = method
+    return lambda ensemble: torch.optim.SGD(ensemble.parameters(), lr, momentum=momentum, weight_decay=decay)
 
 
 def _is_weight(place: Place) -> bool:
