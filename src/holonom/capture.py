@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,7 +28,8 @@ class Stepper:
 
     Compiled, looking up the batch, differentiating and (where the optimizer can be traced) moving the
     weights are one pass. On a GPU the step is recorded once and replayed: the host only counts. It is
-    recorded again when a hyperparameter changes, since numbers are part of the recording.
+    recorded again when a hyperparameter changes, since numbers are part of the recording. Of an optimizer
+    with several kinds of steps (fast and slow ones, say) each kind is recorded.
     """
 
     def __init__(self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: bool) -> None:
@@ -45,34 +46,43 @@ class Stepper:
             if compiled:
                 for group in optimizer.param_groups:
                     group["fuse"] = True if group["fuse"] is None else group["fuse"]
-        self._graph: Any = None
+        self._graphs: dict[Hashable, Any] = {}
         self._recorded: Any = None
-        self._warm = 0
+        self._warm: dict[Hashable, int] = {}
         self._order: Tensor | None = None
 
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
-        # What a multirate step differentiates changes from step to step: no recording fits them all.
-        if not order.is_cuda or isinstance(self.optimizer, DueOptimizer):
+        if not order.is_cuda:
             for place in torch.arange(len(order), device=order.device)[:, None]:
                 self._step(order, place)
             return
         kept, cursor = self._keep(order)
-        start = 0
-        while start < len(order) and self._warm < _WARM_UP:
-            self._step(kept, cursor)
+        done = 0
+        while done < len(order):
+            done += self._go_on(kept, cursor, len(order) - done)
+
+    def _go_on(self, order: Tensor, cursor: Tensor, most: int) -> int:
+        """Take steps of one kind, warming up or replaying; returns how many."""
+        several = isinstance(self.optimizer, DueOptimizer)
+        kind = self.optimizer.upcoming() if isinstance(self.optimizer, DueOptimizer) else ()
+        if kind is None or self._warm.get(kind, 0) < _WARM_UP:
+            self._step(order, cursor)
             cursor.add_(1)
-            start, self._warm = start + 1, self._warm + 1
-        if start == len(order):
-            return
-        if self._graph is None or self._recorded != self._numbers():
-            self._record(kept, cursor)
-        for _ in range(start, len(order)):
-            self._graph.replay()
-        self._count(len(order) - start)
+            self._warm[kind] = self._warm.get(kind, 0) + 1
+            return 1
+        if self._recorded != self._numbers():
+            self._graphs.clear()
+        if kind not in self._graphs:
+            self._graphs[kind] = self._record(order, cursor)
+        replays = 1 if several else most
+        for _ in range(replays):
+            self._graphs[kind].replay()
+        self._count(replays)
+        return replays
 
     def _count(self, steps: int) -> None:
-        if isinstance(self.optimizer, Langevin):
+        if isinstance(self.optimizer, (Langevin, DueOptimizer)):
             self.optimizer.count_replays(steps)
 
     def _step(self, order: Tensor, place: Tensor) -> None:
@@ -139,8 +149,7 @@ class Stepper:
         self._cursor.zero_()
         return self._order, self._cursor
 
-    def _record(self, order: Tensor, cursor: Tensor) -> None:
-        self._graph = None
+    def _record(self, order: Tensor, cursor: Tensor) -> Any:
         graph = torch.cuda.CUDAGraph()
         gc.collect()
         gc.disable()  # an older run's graph, collected during this recording, would void it
@@ -150,5 +159,6 @@ class Stepper:
                 cursor.add_(1)
         finally:
             gc.enable()
-        self._graph, self._recorded = graph, self._numbers()
+        self._recorded = self._numbers()
         self._count(-1)
+        return graph

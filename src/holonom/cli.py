@@ -1,4 +1,4 @@
-"""The command line: ``holonom list | reproduce | report | data``.
+"""The command line: ``holonom list | reproduce | report | label | data``.
 
 Exit codes: 0 done, whatever the verdicts; 2 something asked for cannot be had; 130 interrupted.
 """
@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     reporting.set_defaults(command=_report)
     reporting.add_argument("folder", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="default: results")
 
+    _takes_labels(commands.add_parser("label", help="let people label images on a page of this machine"))
+
     data = commands.add_parser("data", help="list, fetch and check data sets")
     actions = data.add_subparsers(required=True, metavar="ACTION")
     for name, command, purpose in (
@@ -126,6 +128,16 @@ def _takes_a_run(parser: argparse.ArgumentParser) -> None:
     _takes_data(parser)
 
 
+def _takes_labels(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_label)
+    add = parser.add_argument
+    add("images", type=Path, metavar="IMAGES", help="an .npz file with an array `images`, or a folder of pictures")
+    add("--out", type=Path, metavar="DIR", help="folder of the label files (default: labels, beside the images)")
+    add("--labeller", type=_name, metavar="NAME", help="who labels (default: the page asks)")
+    add("--port", type=_whole_number(0, 65535), default=8765, metavar="P", help="default: 8765; 0 takes a free one")
+    add("--export", type=Path, metavar="FILE", help="write the labels as a table (CSV) and stop")
+
+
 def _takes_data(parser: argparse.ArgumentParser) -> None:
     where = "where data sets lie (default: $HOLONOM_DATA, then the user's cache)"
     parser.add_argument("--data", type=Path, metavar="ROOT", help=where)
@@ -139,6 +151,15 @@ def _whole_number(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def _name(text: str) -> str:
+    from .labelling.journal import checked_name
+
+    try:
+        return checked_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _device(text: str) -> str:
@@ -230,6 +251,29 @@ def _report(options: argparse.Namespace) -> int:
     for problem in problems:
         _say(f"holonom: {problem}")
     print(page)
+    return DONE
+
+
+def _label(options: argparse.Namespace) -> int:
+    from urllib.parse import quote
+
+    from .labelling import load_pictures, make_server, read_people, write_csv
+
+    folder = options.out or options.images.parent / "labels"
+    if options.export is not None:
+        people = read_people(folder)
+        write_csv(people, options.export)
+        for name in people.unfinished:
+            _say(f"holonom: left out {name}, who has not labelled every image")
+        print(options.export)
+        return DONE
+    with make_server(load_pictures(options.images), folder, options.port) as server:
+        print(f"{server.url}#{quote(options.labeller)}" if options.labeller else server.url, flush=True)
+        _say(f"holonom: open this address to label; labels go to {folder}; stop with Ctrl-C")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            _say("")
     return DONE
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,13 +28,15 @@ from holonom.experiments import (
     transfer_report,
 )
 from holonom.experiments.claims import FAILS, HOLDS, OPEN
-from holonom.experiments.multirate_transfer import Arm, Outcome, Task
+from holonom.experiments.multirate_transfer import FULL, OURS, OURS_TUNED, Outcome
 from holonom.experiments.studies import thm5_3_3
+from holonom.experiments.transfer_steps import Arm, Student, Task, accuracy_on
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
 from holonom.multirate import RandomSubsets
 
 from .small import check_smoke, need_data, small_run
 
+CPU = torch.device("cpu")
 EXACT = ["fig1.9", "fig1.11", "fig1.12", "fig1.13", "fig1.14"]
 SYNTHETIC = ["fig1.10", "thm5.3.3", "fig5.9", "fig5.10", "fig5.11"]
 
@@ -147,8 +152,9 @@ def take_ones(ensemble: Ensemble, optimizer: torch.optim.Optimizer) -> None:
 
 def test_subsets_by_name() -> None:
     ensemble = Ensemble(lambda: random_subsets.Perceptron(5), 2)
-    optimizer = random_subsets.subsets({"1.weight": 0.8, "4.weight": 0.5})(ensemble)
+    optimizer = random_subsets.subsets({"1.weight": 0.8, "4.weight": 0.5}, momentum=0.9, steps_off=3)(ensemble)
     assert isinstance(optimizer, RandomSubsets)
+    assert {(g["momentum"], g["steps_off"], g["catch_up"]) for g in optimizer.param_groups} == {(0.9, 3, True)}
     probability = {id(p): group["probability"] for group in optimizer.param_groups for p in group["params"]}
     found = {name: probability[id(p)] for name, p in ensemble.named_parameters()}
     assert found == {"1.weight": 0.8, "1.bias": 0.0, "4.weight": 0.5, "4.bias": 0.0}
@@ -162,45 +168,130 @@ def test_subsets_by_name() -> None:
 # ── transfer ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def small_task() -> Task:
+def small_task(judge: Callable[[nn.Module], float] | None = None) -> Task:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 6, generator=generator), torch.randint(3, (40,), generator=generator)
-    make = lambda: nn.Sequential(mlp([6, 5, 5]), nn.ReLU(), mlp([5, 4]), nn.Linear(4, 3))  # noqa: E731
-    accuracy = multirate_transfer.accuracy_on(lambda: iter([(x, y)]))
-    return Task(make, lambda i: (x[i], y[i]), 40, accuracy, head="3", last="2", batch=8, lr=0.05)
+    make = lambda: nn.Sequential(mlp([6, 5, 5]), nn.ReLU(), mlp([5, 4]), nn.BatchNorm1d(4), nn.Linear(4, 3))  # noqa: E731
+    judge = judge or accuracy_on(lambda: iter([(x, y)]), CPU, autocast=False)
+    return Task(make, lambda i: (x[i], y[i]), 40, judge, judge, head="4", last="2", batch=8, lr=0.05, device=CPU)
 
 
 @pytest.mark.parametrize(
     ("arm", "slow_moves"),
     [
-        (Arm(("3",), 0), [0, 0, 0, 0, 0]),
-        (Arm(("3",), 5), [1, 1, 1, 1, 1]),
-        (Arm(("3",), 5, drift=False), [5, 0, 0, 0, 0]),
-        (Arm(("3",), 5, drift=False, same_step=True), [1, 0, 0, 0, 0]),
+        (Arm(("4",), 0), [0, 0, 0, 0, 0]),
+        (Arm(("4",), 5), [1, 1, 1, 1, 1]),
+        (Arm(("4",), 5, drift=False), [5, 0, 0, 0, 0]),
+        (Arm(("4",), 5, same_step=True), [0.2, 0.2, 0.2, 0.2, 0.2]),
+        (Arm(("4",), 5, lr=0.1), [2, 2, 2, 2, 2]),
     ],
 )
-def test_arms_move_the_body_in_units_of_the_step(tmp_path: Path, arm: Arm, slow_moves: list[int]) -> None:
+def test_arms_move_the_body_in_units_of_the_step(arm: Arm, slow_moves: list[float]) -> None:
     task = small_task()
-    model, step = multirate_transfer.prepare(small_run(tmp_path), task, arm, seed=3)
+    student = Student.start(task, arm, seed=3)
     x, y = task.take(torch.arange(8))
-    reference, _ = multirate_transfer.prepare(small_run(tmp_path), task, Arm((), 1), seed=3)
+    reference = Student.start(task, Arm((), 1), seed=3).model
     cross_entropy(reference(x), y).backward()
     gradient = reference.get_parameter("0.0.weight").grad
     assert gradient is not None
     for moves in slow_moves:
-        before = model.get_parameter("0.0.weight").detach().clone()
-        step(x, y)
-        moved = before - model.get_parameter("0.0.weight")
+        before = student.model.get_parameter("0.0.weight").detach().clone()
+        student.step(x, y)
+        moved = before - student.model.get_parameter("0.0.weight")
         torch.testing.assert_close(moved, 0.05 * moves * gradient, atol=1e-6, rtol=1e-3)
+
+
+def test_without_drift_the_head_is_differentiated_where_the_body_leapt_to() -> None:
+    """Algorithm 5.2: θ_S first, then the first fast gradient."""
+    task = small_task()
+    student = Student.start(task, Arm(("4",), 5, drift=False), seed=3)
+    reference = Student.start(task, Arm((), 1), seed=3).model
+    x, y = task.take(torch.arange(8))
+    student.step(x, y)
+    cross_entropy(reference(x), y).backward()
+    with torch.no_grad():
+        for name, p in reference.named_parameters():
+            assert p.grad is not None
+            if not name.startswith("4."):
+                p -= 5 * 0.05 * p.grad
+    reference.zero_grad()
+    cross_entropy(reference(x), y).backward()
+    head = reference.get_parameter("4.weight")
+    assert head.grad is not None
+    torch.testing.assert_close(student.model.get_parameter("4.weight"), head - 0.05 * head.grad)
 
 
 def test_arms_share_seeds_and_one_of_period_one_is_full_fine_tuning(tmp_path: Path) -> None:
     run, task = small_run(tmp_path), small_task()
-    arms = {"a": Arm((), 1), "b": Arm((), 1), "head": Arm(("3",), 0)}
-    found = multirate_transfer.compare(run, task, arms, epochs=2, rounds=2)
+    arms = {"a": Arm((), 1), "b": Arm((), 1), "head": Arm(("4",), 0)}
+    found = multirate_transfer.compare(run, task, arms, SimpleNamespace(epochs=2, rounds=2))
     assert found["a"].accuracy.shape == (3, 2)
     np.testing.assert_array_equal(found["a"].accuracy, found["b"].accuracy)
     assert found["head"].ratios.shape == (2,)
+
+
+def all_weights(model: nn.Module) -> float:
+    """A number that no two states share."""
+    return sum(float(x.double().abs().sum()) for x in model.state_dict().values())
+
+
+@pytest.mark.parametrize("arm", [Arm((), 1), Arm(("4",), 0), Arm(("4",), 3), Arm(("4",), 3, drift=False)])
+def test_an_interrupted_run_goes_on_bit_equal(arm: Arm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five batches an epoch and a period of three: the second epoch ends in mid-cycle."""
+    monkeypatch.setattr(multirate_transfer, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    looks: list[float] = []
+
+    def killed(model: nn.Module) -> float:
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        looks.append(all_weights(model))
+        return looks[-1]
+
+    def finetune(folder: Path, judge: Callable[[nn.Module], float], resume: bool) -> list[float]:
+        run = small_run(folder)
+        run.resume = resume
+        return multirate_transfer.finetune(run, small_task(), arm, "arm", 1, 4, judge)
+
+    whole = finetune(tmp_path / "whole", all_weights, resume=False)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(tmp_path / "parts", killed, resume=False)
+    assert finetune(tmp_path / "parts", all_weights, resume=True) == whole
+    assert len(set(whole)) == 5
+    nobody: Callable[[nn.Module], float] = lambda model: pytest.fail("a finished run is read, not trained")  # noqa: E731
+    assert finetune(tmp_path / "parts", nobody, resume=True) == whole
+    assert finetune(tmp_path / "parts", lambda model: 0.0, resume=False) == [0.0] * 5
+
+
+def test_a_pre_trained_network_is_kept(tmp_path: Path) -> None:
+    run = small_run(tmp_path)
+    train = lambda model: nn.init.constant_(model.weight, 3.0)  # noqa: E731
+    multirate_transfer.pretrained(run, nn.Linear(2, 2), train)
+    run.resume = True
+    found = multirate_transfer.pretrained(run, nn.Linear(2, 2), lambda model: pytest.fail("it is there"))
+    assert (found.weight == 3.0).all()
+
+
+def test_steps_are_chosen_on_held_out_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For full fine-tuning, used by all; where the multirate arm's own best is another, it is trained too."""
+    task = replace(small_task(), held_out=lambda model: 0.0)
+    best = {1: 0.1, 5: 0.03}
+    asked = []
+
+    def finetune(run: object, task: Task, arm: Arm, name: str, replica: int, epochs: int, judge: object) -> list[float]:
+        assert judge is task.held_out
+        asked.append(replica)
+        return [0.0, -abs(best[arm.every] - (arm.lr or 0.0))]
+
+    monkeypatch.setattr(multirate_transfer, "finetune", finetune)
+    run = small_run(tmp_path)
+    settings = SimpleNamespace(rates=(0.01, 0.03, 0.1), epochs=1)
+    chosen, arms = multirate_transfer.arms_at_best_rates(run, task, settings)
+    assert chosen.lr == 0.1
+    assert arms[FULL].lr is None and arms[OURS].lr is None  # noqa: PT018
+    assert arms[OURS_TUNED].lr == 0.03
+    assert set(asked) == {run.replicas}  # a head that no compared run starts from
+    settings.rates = (0.02,)
+    assert multirate_transfer.arms_at_best_rates(run, task, settings)[0].lr == 0.02
 
 
 def test_a_time_ratio_is_judged_by_its_median() -> None:
@@ -218,9 +309,11 @@ def test_a_reader_does_not_see_its_padding() -> None:
 
 def test_phrases_become_numbers() -> None:
     numbers = {"<eos>": 0, "<unk>": 1, "good": 2, "film": 3}
-    rows = text_transfer.encode(["good film", "dull"], numbers)
-    assert rows[0, :3].tolist() == [2, 3, 0]
-    assert text_transfer.trimmed(rows, 0).tolist() == [[2, 3], [1, 0]]
+    phrases = text_transfer.Phrases.read(["good film", "dull", "dull dull film"], torch.arange(3), numbers, CPU)
+    assert phrases.words[0, :3].tolist() == [2, 3, 0]
+    words, labels = phrases.take(torch.tensor([1, 0]))
+    assert words.tolist() == [[1, 0], [2, 3]]
+    assert labels.tolist() == [1, 0]
 
 
 def test_a_residual_network_has_the_published_size() -> None:

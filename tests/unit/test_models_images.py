@@ -66,8 +66,9 @@ def test_vision_transformer() -> None:
 def test_dcgan() -> None:
     w = 4
     generator, discriminator = Generator(width=w), Discriminator(width=w)
-    assert count(generator) == 100 * 2 * w * 49 + 2 * 2 * w + 2 * w * w * 16 + 2 * w + w * 16
-    assert count(discriminator) == 16 * w + 2 * w * w * 16 + 2 * 2 * w + 2 * w * 49
+    inner = 8 * 4 * w * w * 16 + 4 * 2 * w * w * 9 + 2 * w * w * 16
+    assert count(generator) == 100 * 8 * w * 4 + inner + w * 16 + 2 * (8 + 4 + 2 + 1) * w
+    assert count(discriminator) == w * 16 + inner + 8 * w * 4 + 2 * (2 + 4 + 8) * w
     made = generator(pictures(5, 100))
     assert made.shape == (5, 1, 28, 28)
     assert made.abs().max() <= 1

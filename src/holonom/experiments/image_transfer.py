@@ -1,12 +1,12 @@
-"""Image transfer without a download: a residual network that can read digits learns to tell clothes apart.
+"""Image transfer without a download: a residual network that knows one set of images learns another.
 
-MNIST stands for ImageNet and Fashion-MNIST for CIFAR-10 of thesis Fig. 5.4.
+MNIST and Fashion-MNIST stand for ImageNet and CIFAR-10 of thesis Fig. 5.4.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import torch
@@ -14,55 +14,78 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..data import ImageSet, fashion_mnist, mnist
-from ..models import ResNet, resnet18, resnet34, tiny_resnet
-from .multirate_transfer import Task, accuracy_on
+from ..models import resnet18, resnet34, tiny_resnet
+from .multirate_transfer import pretrained
 from .run import Run
+from .transfer_steps import Task, accuracy_on, check_apart, half_precision
 
 CHUNK, MODELS = 1000, {"tiny": tiny_resnet, "resnet18": resnet18, "resnet34": resnet34}
+SETS = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 
 
 def task(run: Run, settings: SimpleNamespace) -> Task:
-    """Pre-train on MNIST; fine-tune on the first ``points`` images of Fashion-MNIST."""
-    source, target = mnist(run.root), fashion_mnist(run.root)
-    pretrained = pretrain(run, settings, source)
-    x, y = (part[: settings.points].to(run.device) for part in (target.train_images, target.train_labels))
+    """Pre-train on ``source``; fine-tune on the first ``points`` images of ``target``, holding out the last ones."""
+    source, target = (SETS[name](run.root) for name in (settings.source, settings.target))
+    check_apart(settings.points, settings.held_out, len(target.train_labels))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        model = MODELS[settings.model](10, 1)
+    body = pretrained(run, model, lambda model: pretrain(run, settings, model, source))
+    x, y = (part.to(run.device) for part in (target.train_images, target.train_labels))
     x_test, y_test = (part[: settings.tested].to(run.device) for part in (target.test_images, target.test_labels))
 
     def make() -> nn.Module:
-        model = copy.deepcopy(pretrained)
+        model = copy.deepcopy(body)
         model.head = nn.Linear(model.head.in_features, 10)
-        return model
+        return laid_out(model, run.device)
 
-    def test() -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, len(y_test), CHUNK):
-            yield as_input(x_test[start : start + CHUNK]), y_test[start : start + CHUNK]
+    def judge(images: Tensor, labels: Tensor) -> Callable[[nn.Module], float]:
+        def chunks() -> Iterator[tuple[Tensor, Tensor]]:
+            for start in range(0, len(labels), CHUNK):
+                yield as_input(images[start : start + CHUNK]), labels[start : start + CHUNK]
+
+        return accuracy_on(chunks, run.device, settings.autocast)
 
     def take(index: Tensor) -> tuple[Tensor, Tensor]:
         where = index.to(run.device)
         return as_input(x[where]), y[where]
 
-    last = f"stages.{len(pretrained.stages) - 1}"
-    return Task(make, take, len(y), accuracy_on(test), "head", last, settings.batch, settings.lr)
+    return Task(
+        make,
+        take,
+        settings.points,
+        accuracy=judge(x_test, y_test),
+        held_out=judge(x[-settings.held_out :], y[-settings.held_out :]),
+        head="head",
+        last=f"stages.{len(body.stages) - 1}",
+        batch=settings.batch,
+        lr=settings.rates[0],
+        device=run.device,
+        autocast=settings.autocast,
+    )
 
 
-def pretrain(run: Run, settings: SimpleNamespace, source: ImageSet) -> ResNet:
-    """Adam at 1e-3 on digits."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.seed)
-        model = MODELS[settings.model](10, 1).to(run.device)
+def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, source: ImageSet) -> None:
+    """Adam at 1e-3."""
+    laid_out(model.to(run.device), run.device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     generator = torch.Generator().manual_seed(run.seed)
     x, y = (part[: settings.pretrain_points].to(run.device) for part in (source.train_images, source.train_labels))
     with run.progress("pre-training", settings.pretrain_epochs, "epoch") as progress:
         for epoch in range(settings.pretrain_epochs):
             order = torch.randperm(len(y), generator=generator).to(run.device)
-            for start in range(0, len(y), 128):
-                index = order[start : start + 128]
+            for index in torch.split(order, settings.batch):
                 optimizer.zero_grad()
-                torch.autograd.backward(cross_entropy(model(as_input(x[index])), y[index]))
+                with half_precision(run.device, settings.autocast):
+                    loss = cross_entropy(model(as_input(x[index])), y[index])
+                torch.autograd.backward(loss)
                 optimizer.step()
             progress(epoch + 1, settings.pretrain_epochs, None)
-    return model.cpu()
+
+
+def laid_out(model: nn.Module, device: torch.device) -> nn.Module:
+    """Channels last on a GPU, whose matrix units read them so."""
+    return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model  # type: ignore[call-overload, no-any-return]
 
 
 def as_input(images: Tensor) -> Tensor:

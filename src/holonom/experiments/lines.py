@@ -33,7 +33,11 @@ class Line:
 
     def barriers(self) -> Array:
         """(runs,) 1 where there is a barrier, beyond the tolerance of :func:`holonom.landscape.classify`."""
-        return np.array([np.nan if shape is None else float(shape == "barrier") for shape in self._shapes()])
+        return self.are("barrier")
+
+    def are(self, *words: str) -> Array:
+        """(runs,) 1 where the shape is one of these: "barrier", "no barrier", "plateau"."""
+        return np.array([np.nan if shape is None else float(shape in words) for shape in self._shapes()])
 
     def _shapes(self) -> list[landscape.Shape | None]:
         alphas, rows = torch.from_numpy(self.alphas), torch.from_numpy(self.values)
@@ -104,3 +108,8 @@ def mostly_barrier(name: str, published: str, one: Line) -> Claim:
 def mostly_none(name: str, published: str, one: Line) -> Claim:
     """Fewer than half of the runs cross a barrier; the numbers are shares of runs without one."""
     return greater(name, published, 1 - one.barriers(), np.full(len(one.values), 0.5))
+
+
+def mostly(name: str, published: str, one: Line, *words: str) -> Claim:
+    """More than half of the runs have one of these shapes."""
+    return greater(name, published, one.are(*words), np.full(len(one.values), 0.5))

@@ -16,18 +16,18 @@ from ..models import TransformerLM
 from ..multirate import RandomSubsets
 from .language import Text
 
-STEP, STEPS_OFF = 0.1, 5
+STEP = 0.1
 Make = Callable[[Ensemble], Optimizer]
 
 
-def sgd(ensemble: Ensemble) -> Optimizer:
-    return torch.optim.SGD(ensemble.parameters(), STEP)
+def sgd(momentum: float) -> Make:
+    return lambda ensemble: torch.optim.SGD(ensemble.parameters(), STEP, momentum=momentum)
 
 
-def subsets(probabilities: Mapping[str, float], *, multirate: bool = True) -> Make:
-    """Weights matching a name pattern are off with its probability; what matches none is always on.
+def subsets(probabilities: Mapping[str, float], momentum: float, steps_off: int | None = None) -> Make:
+    """Weights matching a name pattern are off for k steps with its probability; what matches none is always on.
 
-    Without the multirate part another subset is zero at every step and nothing catches up.
+    Without a k another subset is zero at every step and nothing catches up.
     """
 
     def make(ensemble: Ensemble) -> Optimizer:
@@ -38,8 +38,9 @@ def subsets(probabilities: Mapping[str, float], *, multirate: bool = True) -> Ma
         return RandomSubsets(
             [{"params": params, "probability": probability} for probability, params in groups.items()],
             STEP,
-            steps_off=STEPS_OFF if multirate else 1,
-            catch_up=multirate,
+            steps_off=steps_off or 1,
+            catch_up=steps_off is not None,
+            momentum=momentum,
             seed=int(ensemble.seeds[0]),
         )
 

@@ -59,6 +59,8 @@ def reproduce(
     if count < 1:
         raise ValueError(f"replicas must be at least 1, got {count}")
     overrides = dict(overrides or {})
+    if "replicas" in overrides:
+        raise ValueError("the number of runs is not a setting: give it as --replicas (in Python: replicas=)")
     if unknown := overrides.keys() - settings.keys():
         raise ValueError(f"{id} has no setting {', '.join(sorted(unknown))}; it has {', '.join(settings)}")
     settings.update(overrides)
@@ -74,6 +76,7 @@ def reproduce(
     record = {
         **_identity(study, run, settings, overrides),
         "seconds": round(time.perf_counter() - started, 1),
+        "training_seconds": run.seconds,
         "resumed": resumed,
         "claims": [claim.as_json() for claim in claims],
         "tables": run.tables,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +22,20 @@ from ..training import Evaluate, History, train
 from . import ranks
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Measured(Protocol):
+    """What tables and curves are made of; metrics are (times, runs)."""
+
+    @property
+    def arm(self) -> str: ...
+    @property
+    def steps(self) -> Array: ...
+    @property
+    def curves(self) -> dict[str, Array]: ...
+    @property
+    def residual(self) -> float: ...
+    def final(self, metric: str) -> Array: ...
 
 
 @dataclass
@@ -69,6 +83,7 @@ class Run:
     tables: list[dict[str, Any]] = field(default_factory=list)
     figures: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # of training, by arm
 
     # ── training ─────────────────────────────────────────────────────────────────────────────────
 
@@ -97,9 +112,7 @@ class Run:
         checkpoint_every: int | None = None,
     ) -> Fit:
         """Train one arm; an interrupted one continues from its checkpoint, a finished one is read from it."""
-        checkpoint = self.folder / "checkpoints" / f"{_slug(arm)}-{ranks.rank()}.pt"
-        if not self.resume:
-            checkpoint.unlink(missing_ok=True)
+        checkpoint = self.checkpoint(f"{arm}-{ranks.rank()}")
         started = time.perf_counter()
         with self.progress(arm, steps) as progress:
             history = train(
@@ -116,11 +129,20 @@ class Run:
                 compiled=compiled,
                 progress=progress,
             )
+        seconds = time.perf_counter() - started
+        self.seconds[arm] = round(seconds, 2)
         residual = ranks.largest(max(optimizer.residuals()) if isinstance(optimizer, Langevin) else 0.0)
         curves = {name: ranks.gather(history[name].double().numpy(), ensemble.repeats) for name in history.values}
-        fit = Fit(arm, np.array(history.steps), curves, ensemble, time.perf_counter() - started, residual)
+        fit = Fit(arm, np.array(history.steps), curves, ensemble, seconds, residual)
         self._log(fit)
         return fit
+
+    def checkpoint(self, name: str) -> Path:
+        """The file of that name; one that an earlier run left is there only if this one resumes."""
+        file = self.folder / "checkpoints" / f"{_slug(name)}.pt"
+        if not self.resume:
+            file.unlink(missing_ok=True)
+        return file
 
     @contextmanager
     def progress(self, title: str, total: int, unit: str = "step") -> Iterator[Callable[[int, int, Any], None]]:
@@ -151,7 +173,7 @@ class Run:
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self.tables.append({"title": title, "columns": list(columns), "rows": [list(row) for row in rows]})
 
-    def summary(self, fits: dict[str, Fit], metrics: dict[str, str], title: str = "Final values") -> None:
+    def summary(self, fits: Mapping[str, Measured], metrics: dict[str, str], title: str = "Final values") -> None:
         """A table of arms against metrics, mean ± standard deviation over runs; ``metrics`` maps keys to headings.
 
         Headings that end in "%" show values times 100.
@@ -191,7 +213,7 @@ class Run:
             plt.close(figure)
 
     def curves(
-        self, fits: dict[str, Fit], metric: str, heading: str, caption: str, epochs: int = 1, **axis: Any
+        self, fits: Mapping[str, Measured], metric: str, heading: str, caption: str, epochs: int = 1, **axis: Any
     ) -> None:
         """Mean over runs against epochs (of ``epochs`` steps), with the band from the 10th to the 90th percentile."""
         with self.figure(f"curve-{metric}", caption, figsize=(7, 4.2)) as axes:
@@ -205,7 +227,7 @@ class Run:
             panel.set(xlabel="epoch" if epochs > 1 else "step", ylabel=heading, **axis)
             panel.legend(frameon=False)
 
-    def save_curves(self, fits: dict[str, Fit]) -> None:
+    def save_curves(self, fits: Mapping[str, Measured]) -> None:
         """All curves as curves.csv (arm, metric, step, run, value) and the last values as runs.csv."""
         if ranks.rank() > 0:
             return

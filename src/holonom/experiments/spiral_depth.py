@@ -104,10 +104,10 @@ def _train(run: Run, arm: str, sets: list[Tensor], ensemble: Ensemble, optimizer
     return run.fit(arm, ensemble, optimizer, loss, batches, steps, look, min(40, epochs), compiled=compiled)
 
 
-def settled(fit: Fit) -> Array:
-    """(runs,) test accuracy, averaged over the last tenth of training, for it fluctuates from step to step."""
+def settled(fit: Fit, metric: str = "test_accuracy") -> Array:
+    """(runs,) a metric averaged over the last tenth of training, for it fluctuates from step to step."""
     late = fit.steps > 0.9 * fit.steps[-1]
-    mean: Array = fit.curves["test_accuracy"][late].mean(0)
+    mean: Array = fit.curves[metric][late].mean(0)
     return mean
 
 

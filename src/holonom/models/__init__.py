@@ -3,7 +3,7 @@
 from .cnn import cnn
 from .dcgan import Discriminator, Generator, latent_line
 from .mlp import mlp, shlp
-from .resnet import ResNet, resnet18, resnet34, tiny_resnet
+from .resnet import ResNet, resnet18, resnet34, resnet50, tiny_resnet
 from .transformer import TransformerLM
 from .vgg import vgg11
 from .vit import VisionTransformer
@@ -19,6 +19,7 @@ __all__ = [
     "mlp",
     "resnet18",
     "resnet34",
+    "resnet50",
     "shlp",
     "tiny_resnet",
     "vgg11",

@@ -6,34 +6,32 @@ import torch
 from torch import Tensor, nn
 
 LATENT = 100
-_SIDE = 7  # of the smallest picture inside
+
+# Kernel, stride and padding of the five layers: pictures of side 1 → 2 → 4 → 7 → 14 → 28, and back.
+_LAYERS = ((2, 1, 0), (4, 2, 1), (3, 2, 1), (4, 2, 1), (4, 2, 1))
 
 
 class Generator(nn.Module):
     """Pictures from noise: z (N, latent) → (N, channels, 28, 28) in [−1, 1].
 
-    Transposed convolutions 1 → 7 → 14 → 28 with batch norm and ReLU between them, tanh behind; no biases, weights
-    from N(0, 0.02²).
+    Five transposed convolutions with batch norm and ReLU between them, tanh behind; no biases, weights from
+    N(0, 0.02²).
 
     Args:
         latent: length of z.
-        width: channels at 14×14; twice as many at 7×7.
+        width: channels at 14×14; twice as many each time the picture is half as large.
         channels: of the pictures.
     """
 
     def __init__(self, latent: int = LATENT, width: int = 64, channels: int = 1) -> None:
         super().__init__()
         self.latent = latent
-        self.layers = nn.Sequential(
-            nn.ConvTranspose2d(latent, 2 * width, _SIDE, bias=False),
-            nn.BatchNorm2d(2 * width),
-            nn.ReLU(),
-            nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.ConvTranspose2d(width, channels, 4, stride=2, padding=1, bias=False),
-            nn.Tanh(),
-        )
+        sizes = (latent, 8 * width, 4 * width, 2 * width, width, channels)
+        layers: list[nn.Module] = []
+        for inputs, outputs, shape in zip(sizes[:-1], sizes[1:], _LAYERS, strict=True):
+            layers.append(nn.ConvTranspose2d(inputs, outputs, *shape, bias=False))
+            layers += [nn.BatchNorm2d(outputs), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-2], nn.Tanh())
         self.apply(_small_normal)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -49,14 +47,12 @@ class Discriminator(nn.Module):
 
     def __init__(self, width: int = 64, channels: int = 1) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(channels, width, 4, stride=2, padding=1, bias=False),
-            nn.LeakyReLU(0.2),
-            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(2 * width),
-            nn.LeakyReLU(0.2),
-            nn.Conv2d(2 * width, 1, _SIDE, bias=False),
-        )
+        sizes = (channels, width, 2 * width, 4 * width, 8 * width, 1)
+        layers: list[nn.Module] = []
+        for inputs, outputs, shape in zip(sizes[:-1], sizes[1:], reversed(_LAYERS), strict=True):
+            layers.append(nn.Conv2d(inputs, outputs, *shape, bias=False))
+            layers += [nn.BatchNorm2d(outputs), nn.LeakyReLU(0.2)]
+        self.layers = nn.Sequential(layers[0], *layers[2:-2])
         self.apply(_small_normal)
 
     def forward(self, pictures: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Residual networks for small images (He et al., 2016): thesis 5.4 fine-tunes a ResNet-34."""
+"""Residual networks for small images (He et al., 2016): thesis 5.4 fine-tunes a ResNet-34, 6.1 trains 18, 34 and 50."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+EXPANSION = 4  # a bottleneck's output over its width
+
 
 class ResNet(nn.Module):
     """Stem, four (or fewer) stages of residual blocks, global mean, linear classifier.
 
-    The stem is a 3×3 convolution without pooling, for images of about 32×32. Every stage but the first
+    The stem is a 3×3 convolution, for images of about 32×32. Every stage but the first
     halves the resolution. Modules are named ``stem``, ``stages.0`` … and ``head``:
 
     >>> model = resnet34(classes=10)
@@ -20,24 +22,35 @@ class ResNet(nn.Module):
 
     Args:
         blocks: residual blocks in every stage.
-        widths: channels of every stage.
+        widths: channels of every stage; a bottleneck's output has four times as many.
         classes: outputs.
         channels: of the images.
+        bottleneck: three convolutions to a block instead of two, as in ResNet-50.
+        pool: halve the resolution behind the stem, as the networks for large images do: about four times cheaper.
     """
 
     def __init__(
-        self, blocks: Sequence[int], widths: Sequence[int] = (64, 128, 256, 512), classes: int = 10, channels: int = 3
+        self,
+        blocks: Sequence[int],
+        widths: Sequence[int] = (64, 128, 256, 512),
+        classes: int = 10,
+        channels: int = 3,
+        bottleneck: bool = False,
+        pool: bool = False,
     ) -> None:
         super().__init__()
         if len(blocks) != len(widths) or not blocks:
             raise ValueError(f"blocks and widths must name the same stages, got {list(blocks)} and {list(widths)}")
         self.stem = nn.Sequential(_convolution(channels, widths[0]), nn.BatchNorm2d(widths[0]), nn.ReLU())
+        if pool:
+            self.stem.append(nn.MaxPool2d(3, stride=2, padding=1))
         stages: list[nn.Module] = []
         inputs = widths[0]
         for number, (count, width) in enumerate(zip(blocks, widths, strict=True)):
-            first = ResidualBlock(inputs, width, stride=2 if number else 1)
-            stages.append(nn.Sequential(first, *(ResidualBlock(width, width) for _ in range(count - 1))))
-            inputs = width
+            outputs, neck = (EXPANSION * width, width) if bottleneck else (width, None)
+            first = ResidualBlock(inputs, outputs, 2 if number else 1, neck)
+            stages.append(nn.Sequential(first, *(ResidualBlock(outputs, outputs, 1, neck) for _ in range(count - 1))))
+            inputs = outputs
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(inputs, classes)
 
@@ -48,17 +61,26 @@ class ResNet(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """relu(x′ + norm(conv(relu(norm(conv(x)))))), x′ being x, or its projection where the shape changes."""
+    """relu(x′ + branch(x)), x′ being x, or its projection where the shape changes.
 
-    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+    The branch is norm(conv(relu(norm(conv(x))))) with 3×3 convolutions; with a ``neck`` a 1×1 convolution narrows
+    to so many channels, one of 3×3 works there, and another of 1×1 widens again.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1, neck: int | None = None) -> None:
         super().__init__()
-        self.branch = nn.Sequential(
-            _convolution(inputs, outputs, stride),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-            _convolution(outputs, outputs),
-            nn.BatchNorm2d(outputs),
-        )
+        if neck is None:
+            layers = [_convolution(inputs, outputs, stride), _convolution(outputs, outputs)]
+        else:
+            layers = [
+                _convolution(inputs, neck, size=1),
+                _convolution(neck, neck, stride),
+                _convolution(neck, outputs, size=1),
+            ]
+        self.branch = nn.Sequential()
+        for layer in layers:
+            self.branch.extend([nn.ReLU()] if len(self.branch) else [])
+            self.branch.extend([layer, nn.BatchNorm2d(layer.out_channels)])
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(_convolution(inputs, outputs, stride, 1), nn.BatchNorm2d(outputs))
@@ -67,17 +89,27 @@ class ResidualBlock(nn.Module):
         return relu(self.shortcut(x) + self.branch(x))
 
 
-def resnet18(classes: int = 10, channels: int = 3) -> ResNet:
-    return ResNet((2, 2, 2, 2), classes=classes, channels=channels)
+def resnet18(classes: int = 10, channels: int = 3, width: int = 64, pool: bool = False) -> ResNet:
+    """Two blocks a stage; ``width`` is that of the first."""
+    return ResNet((2, 2, 2, 2), _doubling(width), classes, channels, pool=pool)
 
 
-def resnet34(classes: int = 10, channels: int = 3) -> ResNet:
-    return ResNet((3, 4, 6, 3), classes=classes, channels=channels)
+def resnet34(classes: int = 10, channels: int = 3, width: int = 64, pool: bool = False) -> ResNet:
+    return ResNet((3, 4, 6, 3), _doubling(width), classes, channels, pool=pool)
+
+
+def resnet50(classes: int = 10, channels: int = 3, width: int = 64, pool: bool = False) -> ResNet:
+    """ResNet-34's blocks as bottlenecks."""
+    return ResNet((3, 4, 6, 3), _doubling(width), classes, channels, bottleneck=True, pool=pool)
 
 
 def tiny_resnet(classes: int = 10, channels: int = 1, width: int = 8) -> ResNet:
     """Three stages of one block each: trains in seconds."""
     return ResNet((1, 1, 1), (width, 2 * width, 4 * width), classes, channels)
+
+
+def _doubling(width: int) -> tuple[int, ...]:
+    return (width, 2 * width, 4 * width, 8 * width)
 
 
 def _convolution(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> nn.Conv2d:

@@ -22,6 +22,8 @@ def vgg11(
 
     Five poolings take 32×32 images to a single point, so the first linear layer has ``widths[7]`` inputs.
     Modules are named ``features`` and ``classifier``; with batch norm, one follows every convolution.
+    Convolutions start from normal numbers of variance 2/(9·outputs) and zero biases: from torch's own initial
+    weights the signal fades from layer to layer where no norm restores it.
 
     Args:
         classes: outputs.
@@ -35,7 +37,7 @@ def vgg11(
     features: list[nn.Module] = []
     inputs = channels
     for number, width in enumerate(widths[:_CONVOLUTIONS]):
-        features.append(nn.Conv2d(inputs, width, 3, padding=1))
+        features.append(_convolution(inputs, width))
         features += [nn.BatchNorm2d(width), nn.ReLU()] if batch_norm else [nn.ReLU()]
         if number in _POOLED:
             features.append(nn.MaxPool2d(2))
@@ -49,3 +51,11 @@ def vgg11(
     model.add_module("features", nn.Sequential(*features))
     model.add_module("classifier", nn.Sequential(*classifier))
     return model
+
+
+def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer

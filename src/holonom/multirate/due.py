@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -39,6 +39,17 @@ class DueOptimizer(Optimizer):
     def _advance(self, closure: Callable[[], Any] | None) -> None:
         """One step from the gradients at hand; ``closure`` can take others where they are wanted."""
         raise NotImplementedError
+
+    def upcoming(self) -> Hashable | None:
+        """What kind of step comes next, with all that it reads in place: steps of a kind run the same operations on
+        the same tensors, so that one can be recorded and replayed. None: no two steps are known to be alike.
+        """
+        return None
+
+    def count_replays(self, steps: int) -> None:
+        """Tell the host about steps that ran as replays of a recording, which runs no Python."""
+        for group in self.param_groups:
+            group["clock"] += steps
 
     @contextmanager
     def due(self) -> Iterator[None]:

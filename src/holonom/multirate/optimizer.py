@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
@@ -64,6 +64,10 @@ class Multirate(Clock):
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             self.state[p] = {"momentum": torch.zeros_like(p.detach())}
+
+    def upcoming(self) -> Hashable:
+        """Which groups are due, and which parameters of the others rest."""
+        return tuple(True if is_due(group) else tuple(group["resting"]) for group in self.param_groups)
 
     def _move(self, groups: list[Group]) -> None:
         for group in groups:

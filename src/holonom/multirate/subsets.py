@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,6 +77,14 @@ class RandomSubsets(DueOptimizer):
         for p in group["params"]:
             self.state[p] = {"momentum": torch.zeros_like(p.detach())}
 
+    @torch.no_grad()
+    def upcoming(self) -> Hashable:
+        """Which groups catch up; the cycle's subsets are drawn."""
+        for number, group in enumerate(self.param_groups):
+            if group["probability"]:
+                self._on(number, group)
+        return tuple(catches_up(group) for group in self.param_groups)
+
     @contextmanager
     def _prepare(self) -> Iterator[None]:
         """Zeros where weights are off, and afterwards what was there."""
@@ -94,7 +102,10 @@ class RandomSubsets(DueOptimizer):
                     torch._foreach_copy_([p for p, _ in hidden], [value for _, value in hidden])
 
     def _on(self, number: int, group: Group) -> Tensors:
-        """This cycle's weights that stay on, as ones among zeros. Kept for the cycle; a resumed run draws them anew."""
+        """This cycle's weights that stay on, as ones among zeros, in the same tensors for every cycle.
+
+        Kept for the cycle; a resumed run draws them anew.
+        """
         key = (group["seed"], group["clock"] // cycle(group), len(group["params"]))
         if number not in self._subsets or self._subsets[number][0] != key:
             first = sum(len(other["params"]) for other in self.param_groups[:number])
@@ -102,6 +113,10 @@ class RandomSubsets(DueOptimizer):
                 bernoulli(p, 1 - group["probability"], *key[:2], first + offset)
                 for offset, p in enumerate(group["params"])
             ]
+            kept = self._subsets.get(number, (key, []))[1]
+            if kinds(kept) == kinds(drawn):
+                torch._foreach_copy_(kept, drawn)
+                drawn = kept
             self._subsets[number] = (key, drawn)
         return self._subsets[number][1]
 
@@ -139,6 +154,10 @@ def cycle(group: Group) -> int:
 def catches_up(group: Group) -> bool:
     """Whether this is the step that moves everything."""
     return bool(group["catch_up"]) and group["clock"] % cycle(group) == group["steps_off"]
+
+
+def kinds(tensors: Tensors) -> list[tuple[Any, ...]]:
+    return [(x.shape, x.dtype, x.device) for x in tensors]
 
 
 def bernoulli(like: Tensor, probability: float, *key: int) -> Tensor:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ...batches import Shuffled
 from ...data import ImageSet, mnist
 from ..base import experiment
-from ..claims import Claim, best, greater
-from ..random_subsets import STEPS_OFF, Make, Perceptron, pixels, sgd, subsets
+from ..claims import Claim, greater
+from ..random_subsets import Make, Perceptron, pixels, sgd, subsets
 from ..run import Fit, Run, accuracy_and_loss, both
 from ..spiral_depth import settled
+from ..transfer_steps import check_apart
 
 BATCH = 128
-PROBABILITY = {"1.weight": 0.8, "4.weight": 0.5}
 DROPOUT = (0.2, 0.5)
-SGD, OURS, ZEROS, DROPPED = "SGD", "multirate subsets", "zeros without multirate", "SGD, dropout"
-HEADINGS = {"train_loss": "train loss", "test_loss": "test loss", "test_accuracy": "test accuracy %"}
+HEADINGS = {
+    "train_loss": "train loss", "valid_accuracy": "held-out accuracy %", "test_loss": "test loss",
+    "test_accuracy": "test accuracy %",
+}  # fmt: skip
 
 
 @experiment(
@@ -29,50 +32,80 @@ HEADINGS = {"train_loss": "train loss", "test_loss": "test loss", "test_accuracy
     "probability 0.8 and 0.5 for k steps and letting them catch up gives a higher test accuracy than SGD; setting "
     "another part of the weights to zero at every step, without the multirate component, does not do as well.",
     data=("mnist",),
-    smoke={"replicas": 2, "hidden": 10, "train": 512, "test": 200, "epochs": 1},
-    ci={"replicas": 3, "hidden": 100, "train": 5000, "test": 5000, "epochs": 30},
-    paper={"replicas": 10, "hidden": 100, "train": 60_000, "test": 10_000, "epochs": 100},
-)
+    smoke={
+        "replicas": 2, "hidden": 10, "train": 512, "held_out": 200, "test": 200, "epochs": 1, "off": (0.8, 0.5),
+        "periods": (2, 5), "momenta": (0.0,),
+    },
+    ci={
+        "replicas": 3, "hidden": 100, "train": 2048, "held_out": 2000, "test": 5000, "epochs": 150, "off": (0.8, 0.5),
+        "periods": (2, 5, 10), "momenta": (0.0,),
+    },
+    paper={
+        "replicas": 10, "hidden": 100, "train": 50_000, "held_out": 10_000, "test": 10_000, "epochs": 100,
+        "off": (0.8, 0.5), "periods": (2, 5, 10), "momenta": (0.0, 0.9),
+    },
+)  # fmt: skip
 def fig5_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     digits = mnist(run.root)
-    fits = {
-        SGD: train(run, settings, digits, SGD, sgd),
-        OURS: train(run, settings, digits, OURS, subsets(PROBABILITY)),
-        ZEROS: train(run, settings, digits, ZEROS, subsets(PROBABILITY, multirate=False)),
-        DROPPED: train(run, settings, digits, DROPPED, sgd, DROPOUT),
-    }
+    check_apart(settings.train, settings.held_out, len(digits.train_labels))
+    fits: dict[str, Fit] = {}
+    claims: list[Claim] = []
+    for momentum in settings.momenta:
+        claims += judge(run, settings, digits, momentum, fits)
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
     per_epoch = settings.train // BATCH
     run.curves(fits, "test_accuracy", "test accuracy", "Test accuracy: mean and 10–90 % band over runs.", per_epoch)
     run.curves(fits, "train_loss", "train loss", "Training loss, all weights on.", per_epoch, yscale="log")
     run.note(
-        f"Unsaid in the thesis and chosen here: {settings.hidden} hidden nodes, batches of {BATCH}, k = {STEPS_OFF}, "
-        f"{settings.train} training images, {settings.epochs} epochs. Dropout (0.2 of the pixels, 0.5 of the hidden "
-        "nodes) is not in the figure. Accuracies are means over the last tenth of training."
+        f"Unsaid in the thesis and chosen here: {settings.hidden} hidden nodes, batches of {BATCH}, "
+        f"{settings.train} training images, {settings.epochs} epochs. k is the one of {settings.periods} with the "
+        f"highest accuracy on {settings.held_out} held-out training images. The caption says SGD, section 5.9.3 "
+        f"μ = 0.9 unless indicated otherwise: all arms are trained with μ of {settings.momenta}. The caption's 0.8 and "
+        "0.5 are read as it says, as probabilities of being off (dropout's custom is to give those of being kept: "
+        f"--set 'off=(0.2,0.5)'). Dropout, {DROPOUT[0]:g} of the pixels and {DROPOUT[1]:g} of the hidden nodes, is "
+        "not in the figure. Accuracies are means over the last tenth of training."
     )
-    accuracy = {name: settled(fit) for name, fit in fits.items()}
+    return claims
+
+
+def judge(run: Run, settings: SimpleNamespace, digits: ImageSet, momentum: float, fits: dict[str, Fit]) -> list[Claim]:
+    """Train all arms with one momentum, and choose k on held-out images."""
+    off = dict(zip(("1.weight", "4.weight"), settings.off, strict=True))
+
+    def add(name: str, make: Make, dropout: tuple[float, float] = (0.0, 0.0)) -> Fit:
+        arm = f"{name}, μ = {momentum:g}"
+        fits[arm] = train(run, settings, digits, arm, make, dropout)
+        return fits[arm]
+
+    plain = settled(add("SGD", sgd(momentum)))
+    ours = {k: add(f"multirate subsets, k = {k}", subsets(off, momentum, k)) for k in settings.periods}
+    zeros = settled(add("zeros without multirate", subsets(off, momentum)))
+    add("SGD with dropout", sgd(momentum), DROPOUT)
+    k = max(ours, key=lambda k: float(settled(ours[k], "valid_accuracy").mean()))
+    best, which = settled(ours[k]), f"μ = {momentum:g} (k = {k})"
     return [
-        greater("multirate subsets beat SGD", "higher (figure)", accuracy[OURS], accuracy[SGD]),
-        greater("the multirate component matters", "not as well (figure)", accuracy[OURS], accuracy[ZEROS]),
-        best("multirate subsets have the highest accuracy, dropout included", "beats dropout", accuracy, OURS),
+        greater(f"multirate subsets beat SGD, {which}", "higher (figure)", best, plain),
+        greater(f"the multirate component matters, {which}", "not as well (figure)", best, zeros),
     ]
 
 
 def train(
-    run: Run,
-    settings: SimpleNamespace,
-    digits: ImageSet,
-    arm: str,
-    make: Make,
-    dropout: tuple[float, float] = (0.0, 0.0),
+    run: Run, settings: SimpleNamespace, digits: ImageSet, arm: str, make: Make, dropout: tuple[float, float]
 ) -> Fit:
-    x, y = pixels(digits.train_images[: settings.train]), digits.train_labels[: settings.train]
-    x_test, y_test = pixels(digits.test_images[: settings.test]), digits.test_labels[: settings.test]
-    x, y, x_test, y_test = (part.to(run.device) for part in (x, y, x_test, y_test))
+    def part(images: Tensor, labels: Tensor, which: slice) -> tuple[Tensor, Tensor]:
+        return pixels(images[which].to(run.device)), labels[which].to(run.device)
+
+    x, y = part(digits.train_images, digits.train_labels, slice(settings.train))
+    held_out = part(digits.train_images, digits.train_labels, slice(-settings.held_out, None))
+    test = part(digits.test_images, digits.test_labels, slice(settings.test))
     ensemble = run.ensemble(lambda: Perceptron(settings.hidden, dropout))
     batches = Shuffled(x, y, BATCH, ensemble.seeds)
-    test = accuracy_and_loss(cross_entropy, x_test, y_test, "test", shared=True)
-    evaluate = both(accuracy_and_loss(cross_entropy, x, y, "train", shared=True), test)
+    evaluate = both(
+        accuracy_and_loss(cross_entropy, x, y, "train", shared=True),
+        accuracy_and_loss(cross_entropy, *held_out, "valid", shared=True),
+        accuracy_and_loss(cross_entropy, *test, "test", shared=True),
+    )
     steps = settings.epochs * batches.per_epoch
-    return run.fit(arm, ensemble, make(ensemble), cross_entropy, batches, steps, evaluate, min(40, settings.epochs))
+    looks = min(40, settings.epochs)
+    return run.fit(arm, ensemble, make(ensemble), cross_entropy, batches, steps, evaluate, looks, compiled=False)

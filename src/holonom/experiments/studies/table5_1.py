@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..multirate_transfer import Arm, compare
+from ..multirate_transfer import compare, tuned
 from ..run import Run
 from ..text_transfer import CI, DATA, PAPER, SMOKE, note, task
 from ..transfer_report import report
+from ..transfer_steps import Arm
 
 PUBLISHED = {"fc, drift": "89.43", "fc, no drift": "88.69", "last + fc, drift": "89.70", "last + fc, no drift": "89.54"}
 
@@ -27,16 +28,16 @@ PUBLISHED = {"fc, drift": "89.43", "fc, no drift": "88.69", "last + fc, drift": 
     paper=PAPER,
 )
 def table5_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews = task(run, settings)
+    reviews = tuned(run, task(run, settings), settings)
     parts = {"fc": (reviews.head,), "last + fc": (reviews.last, reviews.head)}
     arms = {
         f"{name}, {'drift' if drift else 'no drift'}": Arm(fast, drift=drift)
         for name, fast in parts.items()
         for drift in (True, False)
     }
-    outcomes = compare(run, reviews, arms, settings.epochs, settings.rounds)
+    outcomes = compare(run, reviews, arms, settings)
     report(run, outcomes, PUBLISHED)
-    note(run, settings)
+    note(run, reviews, settings)
     return [
         greater(
             f"drift helps, fast {name}", f"{PUBLISHED[f'{name}, drift']} against {PUBLISHED[f'{name}, no drift']} %",

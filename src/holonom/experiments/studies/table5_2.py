@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..multirate_transfer import Arm, compare
+from ..multirate_transfer import compare, tuned
 from ..run import Run
 from ..text_transfer import CI, DATA, PAPER, SMOKE, note, task
 from ..transfer_report import report
+from ..transfer_steps import Arm
 
 PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, h_S = k·h_F": "89.70",
              "last + fc, h_S = h_F": "89.29"}  # fmt: skip
@@ -27,16 +28,16 @@ PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, 
     paper=PAPER,
 )
 def table5_2(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews = task(run, settings)
+    reviews = tuned(run, task(run, settings), settings)
     parts = {"fc": (reviews.head,), "last + fc": (reviews.last, reviews.head)}
     arms = {
         f"{name}, h_S = {'h_F' if same else 'k·h_F'}": Arm(fast, same_step=same)
         for name, fast in parts.items()
         for same in (False, True)
     }
-    outcomes = compare(run, reviews, arms, settings.epochs, settings.rounds)
+    outcomes = compare(run, reviews, arms, settings)
     report(run, outcomes, PUBLISHED)
-    note(run, settings)
+    note(run, reviews, settings)
     return [
         greater(
             f"a larger slow step helps, fast {name}",

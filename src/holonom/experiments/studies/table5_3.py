@@ -8,10 +8,11 @@ import numpy as np
 
 from ..base import experiment
 from ..claims import Claim, fact, greater
-from ..multirate_transfer import Arm, compare
+from ..multirate_transfer import compare, tuned
 from ..run import Run
 from ..text_transfer import CI, DATA, PAPER, SMOKE, note, task
 from ..transfer_report import report, shorter
+from ..transfer_steps import Arm
 
 PUBLISHED = {
     "fc, k = 3": "89.26", "fc, k = 5": "89.43", "fc, k = 10": "88.53",
@@ -32,12 +33,12 @@ PERIODS = (3, 5, 10)
     paper=PAPER,
 )
 def table5_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews = task(run, settings)
+    reviews = tuned(run, task(run, settings), settings)
     parts = {"fc": (reviews.head,), "last + fc": (reviews.last, reviews.head)}
     arms = {f"{name}, k = {k}": Arm(fast, k) for name, fast in parts.items() for k in PERIODS}
-    outcomes = compare(run, reviews, arms, settings.epochs, settings.rounds)
+    outcomes = compare(run, reviews, arms, settings)
     report(run, outcomes, PUBLISHED)
-    note(run, settings)
+    note(run, reviews, settings)
     times = [float(np.median(outcomes[f"fc, k = {k}"].ratios)) for k in PERIODS]
     return [
         shorter("k = 5 and a fast head: at most 0.55 of the time", "198 s; full unsaid", outcomes["fc, k = 5"], 0.55),
