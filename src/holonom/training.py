@@ -43,7 +43,7 @@ class History:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.steps = list(state["steps"])
-        self.values = {name: list(v.unbind(0)) for name, v in state["values"].items()}
+        self.values = {name: list(v.cpu().unbind(0)) for name, v in state["values"].items()}
 
 
 def train(

@@ -36,7 +36,8 @@ def run(optimizer, device, replicas=3, **options):
     batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
     chosen = OPTIMIZERS[optimizer](ensemble)
     looks = options.pop("evaluate", lambda e: {"mean": e(x, shared=False).mean((1, 2))})
-    train(ensemble, chosen, loss, batches, STEPS, evaluate=looks, evaluations=3, **options)
+    history = train(ensemble, chosen, loss, batches, STEPS, evaluate=looks, evaluations=3, **options)
+    assert all(value.device.type == "cpu" for values in history.values.values() for value in values)
     return {name: value.cpu() for name, value in ensemble.state_dict().items()}
 
 
@@ -44,7 +45,7 @@ def run(optimizer, device, replicas=3, **options):
 def test_captured_run_equals_the_cpu_run(optimizer):
     here, there = run(optimizer, "cpu", compiled=False), run(optimizer, "cuda", compiled=False)
     for name, value in here.items():
-        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=name)
+        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adlala", "c_cola_od"])
@@ -65,9 +66,15 @@ def test_captured_run_resumes_bit_equal(optimizer, tmp_path):
         assert torch.equal(value, resumed[name]), name
 
 
+def test_a_finished_run_is_read_from_its_checkpoint(tmp_path):
+    whole = run("adam", "cuda", compiled=False, checkpoint=tmp_path / "run.pt")
+    again = run("adam", "cuda", compiled=False, checkpoint=tmp_path / "run.pt")
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+
+
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_compiled_and_captured_run_equals_the_cpu_run(replicas):
     here = run("c_cola_od", "cpu", replicas, compiled=False)
     there = run("c_cola_od", "cuda", replicas, compiled=True)
     for name, value in here.items():
-        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=name)
+        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}")
