@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Hashable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -64,8 +63,8 @@ class Stepper:
 
     def _go_on(self, order: Tensor, cursor: Tensor, most: int) -> int:
         """Take steps of one kind, warming up or replaying; returns how many."""
-        several = isinstance(self.optimizer, DueOptimizer)
-        kind = self.optimizer.upcoming() if isinstance(self.optimizer, DueOptimizer) else ()
+        one_kind = not isinstance(self.optimizer, DueOptimizer)
+        kind = self.optimizer.upcoming() if isinstance(self.optimizer, DueOptimizer) else "any"
         if kind is None or self._warm.get(kind, 0) < _WARM_UP:
             self._step(order, cursor)
             cursor.add_(1)
@@ -75,7 +74,7 @@ class Stepper:
             self._graphs.clear()
         if kind not in self._graphs:
             self._graphs[kind] = self._record(order, cursor)
-        replays = 1 if several else most
+        replays = most if one_kind else 1
         for _ in range(replays):
             self._graphs[kind].replay()
         self._count(replays)
@@ -95,11 +94,17 @@ class Stepper:
             except BackendCompilerFailed as error:  # it fails before anything is written
                 self._try_whole = False
                 say_uncompiled(error)
-        with self.optimizer.due() if isinstance(self.optimizer, DueOptimizer) else nullcontext():
-            for name, gradient in self._gradients(order, place).items():
-                p = self._parameters[name]
-                p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
-        self.optimizer.step()
+        if isinstance(self.optimizer, DueOptimizer):
+            self.optimizer.step(lambda: self._take(order, place))  # a second time where a slow part has leapt
+        else:
+            self._take(order, place)
+            self.optimizer.step()
+
+    def _take(self, order: Tensor, place: Tensor) -> None:
+        """Put the gradients of a batch where the optimizer finds them."""
+        for name, gradient in self._gradients(order, place).items():
+            p = self._parameters[name]
+            p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
 
     def _differentiate(self, order: Tensor, place: Tensor) -> dict[str, Tensor]:
         """Looking up the batch is part of the compiled pass: its kernels are as small as the model's."""

@@ -45,7 +45,7 @@ def run(optimizer, device, replicas=3, **options):
 def test_captured_run_equals_the_cpu_run(optimizer):
     here, there = run(optimizer, "cpu", compiled=False), run(optimizer, "cuda", compiled=False)
     for name, value in here.items():
-        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=f"{name}: {there[name]} != {value}")
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adlala", "c_cola_od"])
@@ -77,4 +77,4 @@ def test_compiled_and_captured_run_equals_the_cpu_run(replicas):
     here = run("c_cola_od", "cpu", replicas, compiled=False)
     there = run("c_cola_od", "cuda", replicas, compiled=True)
     for name, value in here.items():
-        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=f"{name}: {there[name]} != {value}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,8 +16,9 @@ from torch.nn.functional import cross_entropy
 from holonom import Ensemble, Multirate
 from holonom.batches import Shuffled
 from holonom.capture import Stepper
-from holonom.data import Corpus, Sentences
+from holonom.data import Corpus, ImageSet, Sentences
 from holonom.experiments import (
+    image_transfer,
     multirate_transfer,
     planar,
     random_subsets,
@@ -26,9 +26,13 @@ from holonom.experiments import (
     slow_biases,
     text_transfer,
     transfer_report,
+    transfer_runs,
 )
+from holonom.experiments.base import find
 from holonom.experiments.claims import FAILS, HOLDS, OPEN
-from holonom.experiments.multirate_transfer import FULL, OURS, OURS_TUNED, Outcome
+from holonom.experiments.multirate_transfer import FULL, OURS, OURS_TUNED, Outcome, Transfer
+from holonom.experiments.reproduce import reproduce
+from holonom.experiments.run import Array
 from holonom.experiments.studies import thm5_3_3
 from holonom.experiments.transfer_steps import Arm, Student, Task, accuracy_on
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
@@ -67,7 +71,12 @@ def test_smoke_of_text_transfer(id: str, tmp_path: Path, monkeypatch: pytest.Mon
     labels = torch.arange(64) % 2
     monkeypatch.setattr(text_transfer, "wikitext2", lambda root: Corpus(tokens, tokens, tokens, vocabulary))
     monkeypatch.setattr(text_transfer, "sst2", lambda root: Sentences(phrases, labels, phrases, labels))
-    check_smoke(id, tmp_path)
+    first = check_smoke(id, tmp_path)
+    if id == "table5.1":  # again, from its checkpoints
+        monkeypatch.setattr(text_transfer, "pretrain", lambda *given: pytest.fail("it is kept"))
+        again = reproduce(id, scale="smoke", device="cpu", out=tmp_path, resume=True, quiet=True)
+        assert again["resumed"]
+        assert again["tables"] == first["tables"]
 
 
 # ── multiple time-stepping ───────────────────────────────────────────────────────────────────────
@@ -168,12 +177,11 @@ def test_subsets_by_name() -> None:
 # ── transfer ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def small_task(judge: Callable[[nn.Module], float] | None = None) -> Task:
+def small_task() -> Task:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 6, generator=generator), torch.randint(3, (40,), generator=generator)
     make = lambda: nn.Sequential(mlp([6, 5, 5]), nn.ReLU(), mlp([5, 4]), nn.BatchNorm1d(4), nn.Linear(4, 3))  # noqa: E731
-    judge = judge or accuracy_on(lambda: iter([(x, y)]), CPU, autocast=False)
-    return Task(make, lambda i: (x[i], y[i]), 40, judge, judge, head="4", last="2", batch=8, lr=0.05, device=CPU)
+    return Task(make, lambda i: (x[i], y[i]), head="4", last="2", batch=8, lr=0.05, device=CPU)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +230,19 @@ def test_without_drift_the_head_is_differentiated_where_the_body_leapt_to() -> N
 
 
 def test_arms_share_seeds_and_one_of_period_one_is_full_fine_tuning(tmp_path: Path) -> None:
-    run, task = small_run(tmp_path), small_task()
+    run = small_run(tmp_path)
+    accuracy = accuracy_on(lambda: iter([small_task().take(torch.arange(40))]), CPU, autocast=False)
+    train = lambda task, arm, name, _: transfer_runs.one_by_one(run, task, arm, name, 40, 2, accuracy)  # noqa: E731
     arms = {"a": Arm((), 1), "b": Arm((), 1), "head": Arm(("4",), 0)}
-    found = multirate_transfer.compare(run, task, arms, SimpleNamespace(epochs=2, rounds=2))
+    found = multirate_transfer.compare(run, Transfer(small_task(), train), arms, SimpleNamespace(rounds=2))
     assert found["a"].accuracy.shape == (3, 2)
     np.testing.assert_array_equal(found["a"].accuracy, found["b"].accuracy)
     assert found["head"].ratios.shape == (2,)
+    run.resume = True
+    again = multirate_transfer.compare(run, Transfer(small_task(), train), arms, SimpleNamespace(rounds=2))
+    for name, outcome in found.items():
+        np.testing.assert_array_equal(again[name].ratios, outcome.ratios)  # read, not measured again
+        np.testing.assert_array_equal(again[name].accuracy, outcome.accuracy)
 
 
 def all_weights(model: nn.Module) -> float:
@@ -238,7 +253,7 @@ def all_weights(model: nn.Module) -> float:
 @pytest.mark.parametrize("arm", [Arm((), 1), Arm(("4",), 0), Arm(("4",), 3), Arm(("4",), 3, drift=False)])
 def test_an_interrupted_run_goes_on_bit_equal(arm: Arm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five batches an epoch and a period of three: the second epoch ends in mid-cycle."""
-    monkeypatch.setattr(multirate_transfer, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(transfer_runs, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     looks: list[float] = []
 
     def killed(model: nn.Module) -> float:
@@ -250,7 +265,7 @@ def test_an_interrupted_run_goes_on_bit_equal(arm: Arm, tmp_path: Path, monkeypa
     def finetune(folder: Path, judge: Callable[[nn.Module], float], resume: bool) -> list[float]:
         run = small_run(folder)
         run.resume = resume
-        return multirate_transfer.finetune(run, small_task(), arm, "arm", 1, 4, judge)
+        return transfer_runs.finetune(run, small_task(), arm, "arm", 1, 40, 4, judge)
 
     whole = finetune(tmp_path / "whole", all_weights, resume=False)
     with pytest.raises(KeyboardInterrupt):
@@ -265,33 +280,37 @@ def test_an_interrupted_run_goes_on_bit_equal(arm: Arm, tmp_path: Path, monkeypa
 def test_a_pre_trained_network_is_kept(tmp_path: Path) -> None:
     run = small_run(tmp_path)
     train = lambda model: nn.init.constant_(model.weight, 3.0)  # noqa: E731
-    multirate_transfer.pretrained(run, nn.Linear(2, 2), train)
+    transfer_runs.pretrained(run, nn.Linear(2, 2), train)
     run.resume = True
-    found = multirate_transfer.pretrained(run, nn.Linear(2, 2), lambda model: pytest.fail("it is there"))
+    found = transfer_runs.pretrained(run, nn.Linear(2, 2), lambda model: pytest.fail("it is there"))
     assert (found.weight == 3.0).all()
 
 
-def test_steps_are_chosen_on_held_out_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_chosen_on_held_out_data(tmp_path: Path) -> None:
     """For full fine-tuning, used by all; where the multirate arm's own best is another, it is trained too."""
-    task = replace(small_task(), held_out=lambda model: 0.0)
     best = {1: 0.1, 5: 0.03}
-    asked = []
 
-    def finetune(run: object, task: Task, arm: Arm, name: str, replica: int, epochs: int, judge: object) -> list[float]:
-        assert judge is task.held_out
-        asked.append(replica)
-        return [0.0, -abs(best[arm.every] - (arm.lr or 0.0))]
+    def train(task: Task, arm: Arm, name: str, held_out: bool) -> Array:
+        assert held_out
+        return np.array([[0.0], [-abs(best[arm.every] - (arm.lr or 0.0))]])
 
-    monkeypatch.setattr(multirate_transfer, "finetune", finetune)
-    run = small_run(tmp_path)
-    settings = SimpleNamespace(rates=(0.01, 0.03, 0.1), epochs=1)
-    chosen, arms = multirate_transfer.arms_at_best_rates(run, task, settings)
-    assert chosen.lr == 0.1
-    assert arms[FULL].lr is None and arms[OURS].lr is None  # noqa: PT018
+    run, transfer = small_run(tmp_path), Transfer(small_task(), train)
+    chosen, arms = multirate_transfer.arms_at_best_rates(run, transfer, SimpleNamespace(rates=(0.01, 0.03, 0.1)))
+    assert chosen.task.lr == 0.1
+    assert {arms[FULL].lr, arms[OURS].lr} == {None}
     assert arms[OURS_TUNED].lr == 0.03
-    assert set(asked) == {run.replicas}  # a head that no compared run starts from
-    settings.rates = (0.02,)
-    assert multirate_transfer.arms_at_best_rates(run, task, settings)[0].lr == 0.02
+    chosen, arms = multirate_transfer.arms_at_best_rates(run, transfer, SimpleNamespace(rates=(0.02,)))
+    assert chosen.task.lr == 0.02
+    assert OURS_TUNED not in arms
+
+
+def test_a_search_starts_from_a_head_that_no_other_run_has(tmp_path: Path) -> None:
+    run, first = small_run(tmp_path), []
+    judge = lambda model: first.append(float(model[4].weight.sum().detach())) or 0.0  # noqa: E731
+    for alone in (False, True):
+        found = transfer_runs.one_by_one(run, small_task(), Arm((), 1), f"{alone}", 40, 0, judge, alone)
+        assert found.shape == (1, 1 if alone else 2)
+    assert len(set(first)) == 3
 
 
 def test_a_time_ratio_is_judged_by_its_median() -> None:
@@ -309,11 +328,58 @@ def test_a_reader_does_not_see_its_padding() -> None:
 
 def test_phrases_become_numbers() -> None:
     numbers = {"<eos>": 0, "<unk>": 1, "good": 2, "film": 3}
-    phrases = text_transfer.Phrases.read(["good film", "dull", "dull dull film"], torch.arange(3), numbers, CPU)
-    assert phrases.words[0, :3].tolist() == [2, 3, 0]
-    words, labels = phrases.take(torch.tensor([1, 0]))
-    assert words.tolist() == [[1, 0], [2, 3]]
-    assert labels.tolist() == [1, 0]
+    rows = text_transfer.encode(["good film", "dull", "dull film film good"], numbers, length=3)
+    assert rows.tolist() == [[2, 3, 0], [1, 0, 0], [1, 3, 3]]
+
+
+def test_accuracies_of_an_ensemble_are_those_of_its_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_transfer, "CHUNK", 7)
+    make = lambda: text_transfer.Reader(text_transfer.language_model(12, 8, 2), padding=0)  # noqa: E731
+    ensemble = Ensemble(make, 3)
+    words, labels = torch.randint(12, (20, 5)), torch.randint(2, (20,))
+    expected = [float((reader(words).argmax(-1) == labels).float().mean()) for reader in ensemble.unstack()]
+    found = text_transfer.Phrases(words, labels).accuracy(ensemble)["accuracy"]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_only_common_words_are_known() -> None:
+    corpus = Corpus(
+        torch.tensor([0, 1, 1, 2, 3, 3, 4]), torch.tensor([1, 2]), torch.tensor([4]), [*"abc", "<unk>", "<eos>"]
+    )
+    cut = text_transfer.of_common_words(corpus, 3)
+    assert sorted(cut.vocabulary) == ["<eos>", "<unk>", "b"]
+    assert [cut.vocabulary[i] for i in cut.train] == ["<unk>", "b", "b", "<unk>", "<unk>", "<unk>", "<eos>"]
+    assert [cut.vocabulary[i] for i in cut.valid] == ["b", "<unk>"]
+    assert text_transfer.of_common_words(corpus, None) is corpus
+
+
+def test_judging_images_changes_nothing_that_training_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch statistics are estimated anew, from the images trained on."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (60, 28, 28), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(10, (60,), generator=generator)
+    monkeypatch.setitem(image_transfer.SETS, "noise", lambda root: ImageSet(images, labels, images, labels))
+    settings = dict(find("fig5.4").scales["smoke"]) | {"source": "noise", "target": "noise"}
+    settings |= {"points": 40, "held_out": 20, "batch": 20, "pretrain_points": 40}
+    judges = []
+    monkeypatch.setattr(
+        image_transfer, "one_by_one", lambda *given, alone: judges.append(given[-1]) or np.zeros((2, 1))
+    )
+    transfer = image_transfer.transfer(small_run(tmp_path), SimpleNamespace(**settings))
+    task = transfer.task
+    transfer.train(task, Arm((), 1), "full", True)
+    twins = [Student.start(task, Arm(("head",), 2), seed=1) for _ in range(2)]
+    for number in range(3):
+        for student in twins:
+            student.step(*task.take(torch.arange(20 * (number % 2), 20 * (number % 2) + 20)))
+        judges[0](twins[0].model)
+    for (name, p), q in zip(twins[0].model.named_parameters(), twins[1].model.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    x = task.take(torch.arange(40))[0]
+    mean = twins[0].model.get_submodule("stem.0")(x).mean((0, 2, 3))
+    torch.testing.assert_close(twins[0].model.get_buffer("stem.1.running_mean"), mean)
+    with pytest.raises(ValueError, match="overlap"):
+        image_transfer.transfer(small_run(tmp_path), SimpleNamespace(**settings | {"points": 41}))
 
 
 def test_a_residual_network_has_the_published_size() -> None:
@@ -368,6 +434,5 @@ def test_descent_is_multirate_sgd_in_numpy(tmp_path: Path) -> None:
 
 
 def test_settings_of_all_scales_have_the_same_names() -> None:
-    for scales in ((slow_biases.SMOKE, slow_biases.CI, slow_biases.PAPER),
-                   (text_transfer.SMOKE, text_transfer.CI, text_transfer.PAPER)):  # fmt: skip
-        assert len({frozenset(scale) for scale in scales}) == 1
+    for id in ("fig5.4", "fig5.6", "fig5.7", "fig5.8", "fig5.9"):
+        assert len({frozenset(scale) for scale in find(id).scales.values()}) == 1, id

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from holonom.ensemble import Ensemble
 from holonom.landscape import adversarial, barrier_state, fresh, interpolate, transplanted
@@ -116,6 +117,59 @@ def test_an_adversarial_start_fits_random_labels(classes):
         out = model.eval()(x)
     guess = (out[:, 0] > 0).long() if classes == 2 else out.argmax(1)
     assert float((guess == labels).float().mean()) == pytest.approx(found.accuracy)
+
+
+class Numbered(Dataset):
+    """24 points that remember how often they were asked for."""
+
+    def __init__(self):
+        self.x = torch.randn(24, 3, generator=torch.Generator().manual_seed(2))
+        self.asked = torch.zeros(24, dtype=torch.long)
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        self.asked[index] += 1
+        return self.x[index], "a label nobody reads"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_adversarial_start_reads_a_data_set_or_its_loader(wrapped):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = perceptron()
+    random = torch.random.get_rng_state()
+    sizes, data = [], Numbered()
+
+    def optimizer(params):
+        return torch.optim.Adam(params, 0.02)
+
+    def counted(outputs, labels):
+        sizes.append(len(labels))
+        return nn.functional.cross_entropy(outputs, labels)
+
+    given = DataLoader(data, batch_size=6) if wrapped else data
+    options = {"epochs": 400, "batch_size": 8, "accuracy": 0.95, "seed": 1}
+    found = adversarial(model, given, 3, optimizer, loss=counted, **options)
+    assert torch.equal(random, torch.random.get_rng_state())
+    assert set(sizes) == {6 if wrapped else 8}
+    assert (data.asked == 2 * found.epochs).all(), "every example once to learn and once to test"
+    assert found.accuracy >= 0.95
+    model.load_state_dict(found.state)
+    labels = torch.randint(3, (24,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        hits = (model.eval()(data.x).argmax(1) == labels).float().mean()
+    assert float(hits) == pytest.approx(found.accuracy), "labels stay with their examples"
+
+
+def test_a_stream_cannot_keep_its_labels():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(3), 0
+
+    with pytest.raises(TypeError, match="cannot keep their labels"):
+        adversarial(perceptron(), DataLoader(Stream()), 3, lambda p: torch.optim.SGD(p, 0.1))
 
 
 def test_random_labels_need_two_classes_and_data():

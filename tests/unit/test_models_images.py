@@ -13,7 +13,19 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from holonom import Ensemble
 from holonom.landscape import blocks_of
-from holonom.models import Discriminator, Generator, VisionTransformer, cnn, latent_line, vgg11
+from holonom.models import (
+    Discriminator,
+    Generator,
+    ResNet,
+    VisionTransformer,
+    cnn,
+    latent_line,
+    resnet18,
+    resnet34,
+    resnet50,
+    vgg11,
+)
+from holonom.models.resnet import ResidualBlock
 from holonom.models.vit import SelfAttention
 
 NARROW = (2, 3, 4, 4, 5, 5, 6, 6, 7, 8)
@@ -45,6 +57,59 @@ def test_vgg11(widths: tuple[int, ...], batch_norm: bool) -> None:
     assert len(blocks_of(model)) == 11, "a norm belongs to the layer before it"
 
 
+# Those of the published networks for 1000 classes and 7×7 stems, with a stem of 3×3 and ten classes instead.
+PUBLISHED = {
+    resnet18: 11_689_512 - 512_000 - 1000 + 5130 - 7680,
+    resnet34: 21_797_672 - 512_000 - 1000 + 5130 - 7680,
+    resnet50: 25_557_032 - 2_048_000 - 1000 + 20_490 - 7680,
+}
+
+
+@pytest.mark.parametrize("make", PUBLISHED)
+def test_resnets_have_the_published_number_of_parameters(make: Callable[..., ResNet]) -> None:
+    assert count(make()) == PUBLISHED[make]
+    assert count(make(pool=True)) == PUBLISHED[make]
+
+
+def test_resnet50_has_23520842_parameters() -> None:
+    assert count(resnet50()) == 23_520_842
+
+
+@pytest.mark.parametrize("make", PUBLISHED)
+def test_resnets_of_any_width_halve_the_resolution_three_times(make: Callable[..., ResNet]) -> None:
+    for pool, sides in ((False, [32, 16, 8, 4]), (True, [16, 8, 4, 2])):
+        model = make(classes=7, width=2, pool=pool).eval()
+        x = model.stem(pictures(2, 3, 32, 32))
+        seen = []
+        for stage in model.stages:
+            x = stage(x)
+            seen.append(tuple(x.shape[1:]))
+        grow = 8 if make is resnet50 else 2
+        assert seen == [(grow * 2**i, side, side) for i, side in enumerate(sides)]
+        assert model(pictures(2, 3, 32, 32)).shape == (2, 7)
+        assert list(blocks_of(model, ["stem", "stages.3", "head"])) == ["stem", "stages.3", "head"]
+
+
+def test_a_bottleneck_works_in_its_neck() -> None:
+    block = ResidualBlock(8, 16, stride=2, neck=4)
+    shapes = [tuple(m.weight.shape) for m in block.branch if isinstance(m, nn.Conv2d)]
+    assert shapes == [(4, 8, 1, 1), (4, 4, 3, 3), (16, 4, 1, 1)]
+    assert [m.stride[0] for m in block.branch if isinstance(m, nn.Conv2d)] == [1, 2, 1]
+    with torch.no_grad():
+        block.branch[-1].weight.zero_()
+    x = pictures(2, 8, 6, 6)
+    block.eval()
+    torch.testing.assert_close(block(x), block.shortcut(x).relu(), msg="a silent branch leaves the shortcut")
+
+
+def test_vgg_keeps_the_signal_without_norms() -> None:
+    """He's initial weights: the mean square of what the last convolution gives is that of what it is given."""
+    model = vgg11(batch_norm=False, widths=(32,) * 10).requires_grad_(False)
+    x = model[0](pictures(16, 3, 32, 32))
+    assert 0.2 < float(x.square().mean()) < 20
+    assert all(float(m.bias.abs().max()) == 0 for m in model.modules() if isinstance(m, nn.Conv2d))
+
+
 def test_cnn() -> None:
     model = cnn(classes=7, widths=(2, 3, 4, 5), hidden=(6, 8)).eval()
     convolutions = sum((9 * a + 1) * b + 2 * b for a, b in pairwise((1, 2, 3, 4, 5)))
@@ -69,6 +134,10 @@ def test_dcgan() -> None:
     inner = 8 * 4 * w * w * 16 + 4 * 2 * w * w * 9 + 2 * w * w * 16
     assert count(generator) == 100 * 8 * w * 4 + inner + w * 16 + 2 * (8 + 4 + 2 + 1) * w
     assert count(discriminator) == w * 16 + inner + 8 * w * 4 + 2 * (2 + 4 + 8) * w
+    shallow = count(Generator(width=w, depth=3)), count(Discriminator(w, depth=3))
+    assert shallow[0] == 100 * 2 * w * 49 + 2 * 2 * w + 2 * w * w * 16 + 2 * w + w * 16
+    assert shallow[1] == 16 * w + 2 * w * w * 16 + 2 * 2 * w + 2 * w * 49
+    assert Discriminator(w, depth=3)(Generator(width=w, depth=3)(pictures(5, 100))).shape == (5,)
     made = generator(pictures(5, 100))
     assert made.shape == (5, 1, 28, 28)
     assert made.abs().max() <= 1
@@ -185,6 +254,7 @@ def test_an_ensemble_is_its_members(name: str) -> None:
         (lambda: cnn(widths=(2, 3)), "four widths"),
         (lambda: VisionTransformer(patch=5), "multiple of patch"),
         (lambda: VisionTransformer(width=60), "multiple of patch"),
+        (lambda: Generator(depth=4), "depth must be one of 3, 5"),
     ],
 )
 def test_sizes_are_checked(make: Callable[[], nn.Module], message: str) -> None:

@@ -12,19 +12,26 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import update_bn
 
 from ..data import ImageSet, fashion_mnist, mnist
 from ..models import resnet18, resnet34, tiny_resnet
-from .multirate_transfer import pretrained
-from .run import Run
-from .transfer_steps import Task, accuracy_on, check_apart, half_precision
+from .multirate_transfer import Transfer
+from .run import Array, Run
+from .transfer_runs import one_by_one, pretrained
+from .transfer_steps import Arm, Task, accuracy_on, check_apart, half_precision
 
-CHUNK, MODELS = 1000, {"tiny": tiny_resnet, "resnet18": resnet18, "resnet34": resnet34}
+CHUNK, RE_ESTIMATED = 1000, 2048  # images
+MODELS = {"tiny": tiny_resnet, "resnet18": resnet18, "resnet34": resnet34}
 SETS = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 
 
-def task(run: Run, settings: SimpleNamespace) -> Task:
-    """Pre-train on ``source``; fine-tune on the first ``points`` images of ``target``, holding out the last ones."""
+def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
+    """Pre-train on ``source``; fine-tune on the first ``points`` images of ``target``, holding out the last ones.
+
+    Batch statistics are estimated anew before a network is judged (training does not read them): with a constant
+    step, those gathered on the way are of networks it no longer is.
+    """
     source, target = (SETS[name](run.root) for name in (settings.source, settings.target))
     check_apart(settings.points, settings.held_out, len(target.train_labels))
     with torch.random.fork_rng(devices=[]):
@@ -44,25 +51,29 @@ def task(run: Run, settings: SimpleNamespace) -> Task:
             for start in range(0, len(labels), CHUNK):
                 yield as_input(images[start : start + CHUNK]), labels[start : start + CHUNK]
 
-        return accuracy_on(chunks, run.device, settings.autocast)
+        accuracy = accuracy_on(chunks, run.device, settings.autocast)
+
+        def with_fresh_statistics(model: nn.Module) -> float:
+            some = torch.split(x[: min(settings.points, RE_ESTIMATED)], settings.batch)
+            with half_precision(run.device, settings.autocast):
+                update_bn((as_input(images) for images in some), model)
+            return accuracy(model)
+
+        return with_fresh_statistics
 
     def take(index: Tensor) -> tuple[Tensor, Tensor]:
         where = index.to(run.device)
         return as_input(x[where]), y[where]
 
-    return Task(
-        make,
-        take,
-        settings.points,
-        accuracy=judge(x_test, y_test),
-        held_out=judge(x[-settings.held_out :], y[-settings.held_out :]),
-        head="head",
-        last=f"stages.{len(body.stages) - 1}",
-        batch=settings.batch,
-        lr=settings.rates[0],
-        device=run.device,
-        autocast=settings.autocast,
-    )
+    on_test, on_held_out = judge(x_test, y_test), judge(x[-settings.held_out :], y[-settings.held_out :])
+
+    def train(task: Task, arm: Arm, name: str, held_out: bool) -> Array:
+        chosen = on_held_out if held_out else on_test
+        return one_by_one(run, task, arm, name, settings.points, settings.epochs, chosen, alone=held_out)
+
+    last = f"stages.{len(body.stages) - 1}"
+    task = Task(make, take, "head", last, settings.batch, settings.rates[0], run.device, settings.autocast)
+    return Transfer(task, train)
 
 
 def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, source: ImageSet) -> None:

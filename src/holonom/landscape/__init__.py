@@ -1,7 +1,8 @@
 """The loss landscape: paths, layers and surfaces between states of a network (thesis 3.4, 6.1)."""
 
+from .adversarial import Adversarial, adversarial
 from .evaluation import Evaluation, error_rate, over
-from .initial import Adversarial, adversarial, barrier_groups, barrier_state, fresh, transplanted
+from .initial import barrier_groups, barrier_state, fresh, transplanted
 from .interpolation import Layers, cost, interpolate, layerwise, trajectory
 from .path import Path, Shape, classify
 from .states import blocks_of

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from .evaluation import error_rate
 from .interpolation import Layers
 from .path import Path
 from .states import Blocks, State, Subject, blocks_of
@@ -72,58 +69,6 @@ def transplanted(
     return {name: (theirs if name in moved else ours)[name].clone() for name in ours}
 
 
-class Adversarial(NamedTuple):
-    """A state that fits random labels, the training accuracy it reached, and the epochs that took."""
-
-    state: dict[str, Tensor]
-    accuracy: float
-    epochs: int
-
-
-def adversarial(
-    model: nn.Module,
-    inputs: Tensor,
-    classes: int,
-    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-    *,
-    epochs: int = 100,
-    accuracy: float = 1.0,
-    batch_size: int = 128,
-    seed: int = 0,
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-) -> Adversarial:
-    """Train a copy of the model on random labels until it fits them (Fig. 6.2B): a start that misleads.
-
-    Args:
-        inputs: (N, …).
-        classes: labels are drawn uniformly from 0 … classes − 1.
-        make_optimizer: parameters → optimizer, ``lambda params: torch.optim.SGD(params, 0.1, 0.9)``.
-        epochs: at most so many.
-        accuracy: stop once training accuracy, measured in evaluation mode after an epoch, is this high.
-        loss: (outputs, labels); by default cross-entropy, or the binary one for a single output.
-    """
-    if classes < 2:
-        raise ValueError(f"one class only: random labels need at least 2 classes, got {classes}")
-    if not len(inputs) or epochs < 1 or batch_size < 1:
-        raise ValueError("random labels need inputs, at least one epoch and a batch size of at least 1")
-    student = copy.deepcopy(model)
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (len(inputs),), generator=generator).to(inputs.device)
-    optimizer = make_optimizer(student.parameters())
-    criterion = loss or _cross_entropy
-    reached, taken = 0.0, 0
-    while taken < epochs and reached < accuracy:
-        student.train()
-        for index in torch.split(torch.randperm(len(inputs), generator=generator), batch_size):
-            index = index.to(inputs.device)
-            optimizer.zero_grad()
-            torch.autograd.backward(criterion(student(inputs[index]), labels[index]))
-            optimizer.step()
-        reached = 1 - _error(student, inputs, labels, batch_size)
-        taken += 1
-    return Adversarial({name: x.detach().clone() for name, x in student.state_dict().items()}, reached, taken)
-
-
 def barrier_groups(
     model: nn.Module, layers: Layers, barrier: dict[str, Any], smooth: dict[str, Any], **rule: Any
 ) -> list[dict[str, Any]]:
@@ -141,16 +86,3 @@ def barrier_groups(
         sides[name not in high].append((name, p))
     options = (barrier, smooth)
     return [{"params": side, **own} for side, own in zip(sides, options, strict=True) if side]
-
-
-def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    if outputs.ndim == 1 or outputs.shape[1] == 1:
-        return functional.binary_cross_entropy_with_logits(outputs.flatten(), labels.to(outputs.dtype))
-    return functional.cross_entropy(outputs, labels)
-
-
-@torch.no_grad()
-def _error(model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int) -> float:
-    model.eval()
-    pairs = zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True)
-    return sum(float(error_rate(model(x), y)) * len(x) for x, y in pairs) / len(inputs)

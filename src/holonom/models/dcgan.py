@@ -7,28 +7,32 @@ from torch import Tensor, nn
 
 LATENT = 100
 
-# Kernel, stride and padding of the five layers: pictures of side 1 → 2 → 4 → 7 → 14 → 28, and back.
-_LAYERS = ((2, 1, 0), (4, 2, 1), (3, 2, 1), (4, 2, 1), (4, 2, 1))
+# Kernel, stride and padding of each layer, by their number: sides 1 → 7 → 14 → 28 or 1 → 2 → 4 → 7 → 14 → 28, and back.
+_SHAPES = {
+    3: ((7, 1, 0), (4, 2, 1), (4, 2, 1)),
+    5: ((2, 1, 0), (4, 2, 1), (3, 2, 1), (4, 2, 1), (4, 2, 1)),
+}
 
 
 class Generator(nn.Module):
     """Pictures from noise: z (N, latent) → (N, channels, 28, 28) in [−1, 1].
 
-    Five transposed convolutions with batch norm and ReLU between them, tanh behind; no biases, weights from
+    Transposed convolutions with batch norm and ReLU between them, tanh behind; no biases, weights from
     N(0, 0.02²).
 
     Args:
         latent: length of z.
         width: channels at 14×14; twice as many each time the picture is half as large.
         channels: of the pictures.
+        depth: convolutions; five, as the thesis has, or three.
     """
 
-    def __init__(self, latent: int = LATENT, width: int = 64, channels: int = 1) -> None:
+    def __init__(self, latent: int = LATENT, width: int = 64, channels: int = 1, depth: int = 5) -> None:
         super().__init__()
         self.latent = latent
-        sizes = (latent, 8 * width, 4 * width, 2 * width, width, channels)
+        sizes = (latent, *_widths(width, depth), channels)
         layers: list[nn.Module] = []
-        for inputs, outputs, shape in zip(sizes[:-1], sizes[1:], _LAYERS, strict=True):
+        for inputs, outputs, shape in zip(sizes[:-1], sizes[1:], _SHAPES[depth], strict=True):
             layers.append(nn.ConvTranspose2d(inputs, outputs, *shape, bias=False))
             layers += [nn.BatchNorm2d(outputs), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-2], nn.Tanh())
@@ -45,11 +49,11 @@ class Discriminator(nn.Module):
     The generator's mirror image, with strided convolutions and LeakyReLU(0.2); no norm behind the first layer.
     """
 
-    def __init__(self, width: int = 64, channels: int = 1) -> None:
+    def __init__(self, width: int = 64, channels: int = 1, depth: int = 5) -> None:
         super().__init__()
-        sizes = (channels, width, 2 * width, 4 * width, 8 * width, 1)
+        sizes = (channels, *reversed(_widths(width, depth)), 1)
         layers: list[nn.Module] = []
-        for inputs, outputs, shape in zip(sizes[:-1], sizes[1:], reversed(_LAYERS), strict=True):
+        for inputs, outputs, shape in zip(sizes[:-1], sizes[1:], reversed(_SHAPES[depth]), strict=True):
             layers.append(nn.Conv2d(inputs, outputs, *shape, bias=False))
             layers += [nn.BatchNorm2d(outputs), nn.LeakyReLU(0.2)]
         self.layers = nn.Sequential(layers[0], *layers[2:-2])
@@ -72,6 +76,13 @@ def latent_line(first: Tensor, second: Tensor, points: int = 11) -> Tensor:
     alphas = torch.linspace(0, 1, points, dtype=first.dtype, device=first.device)
     alphas = alphas.reshape(-1, *[1] * first.ndim)
     return (1 - alphas) * first + alphas * second
+
+
+def _widths(width: int, depth: int) -> list[int]:
+    """Channels between the layers, from the smallest picture to the largest."""
+    if depth not in _SHAPES:
+        raise ValueError(f"depth must be one of {', '.join(map(str, _SHAPES))}, got {depth}")
+    return [width * 2**i for i in reversed(range(depth - 1))]
 
 
 def _small_normal(module: nn.Module) -> None:

@@ -8,7 +8,7 @@ from ..base import experiment
 from ..claims import Claim
 from ..multirate_transfer import OURS, OURS_LAST, arms_at_best_rates, compare
 from ..run import Run
-from ..text_transfer import CI, DATA, PAPER, SMOKE, note, task
+from ..text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
 from ..transfer_report import report, usual_claims
 
 
@@ -25,8 +25,8 @@ from ..transfer_report import report, usual_claims
     paper=PAPER,
 )
 def fig5_6(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews, arms = arms_at_best_rates(run, task(run, settings), settings)
+    reviews, arms = arms_at_best_rates(run, transfer(run, settings), settings)
     outcomes = compare(run, reviews, arms, settings)
     report(run, outcomes, {OURS: "89.43", OURS_LAST: "89.70"})
-    note(run, reviews, settings)
+    note(run, reviews.task, settings)
     return usual_claims(outcomes, "about half (figure)")

@@ -28,7 +28,7 @@ PATTERNS = ("layers.*.attention.*.weight", "layers.*.feedforward.*.weight")
         "momentum": 0.9,
     },
     ci={
-        "replicas": 2, "epochs": 8, "columns": 32, "width": 32, "most": 40_000, "grid": (0.2,), "steps_off": 5,
+        "replicas": 2, "epochs": 20, "columns": 8, "width": 32, "most": 10_000, "grid": (0.2,), "steps_off": 5,
         "momentum": 0.9,
     },
     paper={

@@ -8,7 +8,7 @@ from ..base import experiment
 from ..claims import Claim, greater
 from ..multirate_transfer import compare, tuned
 from ..run import Run
-from ..text_transfer import CI, DATA, PAPER, SMOKE, note, task
+from ..text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
 from ..transfer_report import report
 from ..transfer_steps import Arm
 
@@ -28,8 +28,8 @@ PUBLISHED = {"fc, drift": "89.43", "fc, no drift": "88.69", "last + fc, drift": 
     paper=PAPER,
 )
 def table5_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews = tuned(run, task(run, settings), settings)
-    parts = {"fc": (reviews.head,), "last + fc": (reviews.last, reviews.head)}
+    reviews = tuned(run, transfer(run, settings), settings)
+    parts = {"fc": (reviews.task.head,), "last + fc": (reviews.task.last, reviews.task.head)}
     arms = {
         f"{name}, {'drift' if drift else 'no drift'}": Arm(fast, drift=drift)
         for name, fast in parts.items()
@@ -37,7 +37,7 @@ def table5_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     }
     outcomes = compare(run, reviews, arms, settings)
     report(run, outcomes, PUBLISHED)
-    note(run, reviews, settings)
+    note(run, reviews.task, settings)
     return [
         greater(
             f"drift helps, fast {name}", f"{PUBLISHED[f'{name}, drift']} against {PUBLISHED[f'{name}, no drift']} %",

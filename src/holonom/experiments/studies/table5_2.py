@@ -8,7 +8,7 @@ from ..base import experiment
 from ..claims import Claim, greater
 from ..multirate_transfer import compare, tuned
 from ..run import Run
-from ..text_transfer import CI, DATA, PAPER, SMOKE, note, task
+from ..text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
 from ..transfer_report import report
 from ..transfer_steps import Arm
 
@@ -28,8 +28,8 @@ PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, 
     paper=PAPER,
 )
 def table5_2(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews = tuned(run, task(run, settings), settings)
-    parts = {"fc": (reviews.head,), "last + fc": (reviews.last, reviews.head)}
+    reviews = tuned(run, transfer(run, settings), settings)
+    parts = {"fc": (reviews.task.head,), "last + fc": (reviews.task.last, reviews.task.head)}
     arms = {
         f"{name}, h_S = {'h_F' if same else 'k·h_F'}": Arm(fast, same_step=same)
         for name, fast in parts.items()
@@ -37,7 +37,7 @@ def table5_2(run: Run, settings: SimpleNamespace) -> list[Claim]:
     }
     outcomes = compare(run, reviews, arms, settings)
     report(run, outcomes, PUBLISHED)
-    note(run, reviews, settings)
+    note(run, reviews.task, settings)
     return [
         greater(
             f"a larger slow step helps, fast {name}",

@@ -10,7 +10,7 @@ from ..base import experiment
 from ..claims import Claim, fact, greater
 from ..multirate_transfer import compare, tuned
 from ..run import Run
-from ..text_transfer import CI, DATA, PAPER, SMOKE, note, task
+from ..text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
 from ..transfer_report import report, shorter
 from ..transfer_steps import Arm
 
@@ -33,12 +33,12 @@ PERIODS = (3, 5, 10)
     paper=PAPER,
 )
 def table5_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews = tuned(run, task(run, settings), settings)
-    parts = {"fc": (reviews.head,), "last + fc": (reviews.last, reviews.head)}
+    reviews = tuned(run, transfer(run, settings), settings)
+    parts = {"fc": (reviews.task.head,), "last + fc": (reviews.task.last, reviews.task.head)}
     arms = {f"{name}, k = {k}": Arm(fast, k) for name, fast in parts.items() for k in PERIODS}
     outcomes = compare(run, reviews, arms, settings)
     report(run, outcomes, PUBLISHED)
-    note(run, reviews, settings)
+    note(run, reviews.task, settings)
     times = [float(np.median(outcomes[f"fc, k = {k}"].ratios)) for k in PERIODS]
     return [
         shorter("k = 5 and a fast head: at most 0.55 of the time", "198 s; full unsaid", outcomes["fc, k = 5"], 0.55),
