@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch.optim import Optimizer
 
-from ..ensemble import Ensemble
-from .planar import Method
-
 STEP, MOMENTUM, WEIGHT_DECAY, BATCH = 0.1, 0.9, 5e-4, 128
-
-
-def momentum(step: float = STEP, weight_decay: float = WEIGHT_DECAY) -> Method:
-    def make(ensemble: Ensemble) -> Optimizer:
-        fused = ensemble.seeds.is_cuda
-        return torch.optim.SGD(ensemble.parameters(), step, MOMENTUM, weight_decay=weight_decay, fused=fused)
-
-    return make
 
 
 def dropped_twice(optimizer: Optimizer, epochs: int) -> Callable[[int], None]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
 
 from .. import landscape
 from ..batches import Shuffled
@@ -55,29 +53,19 @@ class Task:
         other = Ensemble(lambda: mlp(self.sizes), count, self.run.seed + OTHER_START, first=first)
         return other.to(self.run.device)
 
-    def fit(
-        self,
-        method: str,
-        make: Method,
-        steps: int,
-        *,
-        stream: int = 0,
-        schedule: Callable[[Optimizer, int], Callable[[int], None]] | None = None,
-    ) -> Fit:
+    def fit(self, method: str, make: Method, steps: int, *, stream: int = 0) -> Fit:
         """Train all runs from their initial weights.
 
-        ``stream`` chooses another order of the batches, for a second training of the same start; ``schedule`` is
-        given the optimizer and the number of epochs and returns what to do after each.
+        ``stream`` chooses another order of the batches, for a second training of the same start.
         """
         ensemble = self.ensemble()
         optimizer = make(ensemble)
         batches = Shuffled(self.x, self.y, self.batch, ensemble.seeds + stream, own_data=not self.shared)
         on_train = accuracy_and_loss(self.loss, self.x, self.y, "train", self.shared)
         on_test = accuracy_and_loss(self.loss, self.x_test, self.y_test, "test", self.shared)
-        after = schedule(optimizer, steps // batches.per_epoch) if schedule else None
         return self.run.fit(
             f"{self.name}, {method}", ensemble, optimizer, self.loss, batches, steps, both(on_train, on_test),
-            evaluations=min(20, steps), after_epoch=after,
+            evaluations=min(20, steps),
         )  # fmt: skip
 
     def test_loss(self) -> landscape.Evaluation:
@@ -85,9 +73,20 @@ class Task:
         return landscape.over((self.x_test, self.y_test), {"test loss": self.loss}, shared=self.shared)
 
 
-def on_spirals(run: Run, name: str, draw: Draw, hidden: tuple[int, ...], points: int = 500, percent: float = 5) -> Task:
-    """As many training as test points, drawn afresh for every run; a batch is a percentage of them."""
-    drawn = planar.problem(run, draw, train=points, test=points, hidden=1, percent=percent)
+def on_spirals(
+    run: Run,
+    name: str,
+    draw: Draw,
+    hidden: tuple[int, ...],
+    points: int = 500,
+    percent: float = 5,
+    test: int | None = None,
+) -> Task:
+    """Training points, and as many test points if ``test`` does not say otherwise, drawn afresh for every run.
+
+    A batch is a percentage of the training points.
+    """
+    drawn = planar.problem(run, draw, train=points, test=test or points, hidden=1, percent=percent)
     sets = (drawn.x, drawn.y, drawn.x_test, drawn.y_test)
     return Task(run, name, (2, *hidden, 1), planar.loss, *sets, drawn.batch)
 
