@@ -34,6 +34,7 @@ from holonom.experiments.multirate_transfer import FULL, OURS, OURS_TUNED, Outco
 from holonom.experiments.reproduce import reproduce
 from holonom.experiments.run import Array
 from holonom.experiments.studies import thm5_3_3
+from holonom.experiments.transfer_runs import Size
 from holonom.experiments.transfer_steps import Arm, Student, Task, accuracy_on
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
 from holonom.multirate import RandomSubsets
@@ -181,7 +182,7 @@ def small_task() -> Task:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 6, generator=generator), torch.randint(3, (40,), generator=generator)
     make = lambda: nn.Sequential(mlp([6, 5, 5]), nn.ReLU(), mlp([5, 4]), nn.BatchNorm1d(4), nn.Linear(4, 3))  # noqa: E731
-    return Task(make, lambda i: (x[i], y[i]), head="4", last="2", batch=8, lr=0.05, device=CPU)
+    return Task(make, lambda i: (x[i], y[i]), head="4", last="2", timed_batch=8, lr=0.05, device=CPU)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_without_drift_the_head_is_differentiated_where_the_body_leapt_to() -> N
 def test_arms_share_seeds_and_one_of_period_one_is_full_fine_tuning(tmp_path: Path) -> None:
     run = small_run(tmp_path)
     accuracy = accuracy_on(lambda: iter([small_task().take(torch.arange(40))]), CPU, autocast=False)
-    train = lambda task, arm, name, _: transfer_runs.one_by_one(run, task, arm, name, 40, 2, accuracy)  # noqa: E731
+    train = lambda task, arm, name, _: transfer_runs.one_by_one(run, task, arm, name, Size(40, 8, 2), accuracy)  # noqa: E731
     arms = {"a": Arm((), 1), "b": Arm((), 1), "head": Arm(("4",), 0)}
     found = multirate_transfer.compare(run, Transfer(small_task(), train), arms, SimpleNamespace(rounds=2))
     assert found["a"].accuracy.shape == (3, 2)
@@ -265,7 +266,7 @@ def test_an_interrupted_run_goes_on_bit_equal(arm: Arm, tmp_path: Path, monkeypa
     def finetune(folder: Path, judge: Callable[[nn.Module], float], resume: bool) -> list[float]:
         run = small_run(folder)
         run.resume = resume
-        return transfer_runs.finetune(run, small_task(), arm, "arm", 1, 40, 4, judge)
+        return transfer_runs.finetune(run, small_task(), arm, "arm", 1, Size(40, 8, 4), judge)
 
     whole = finetune(tmp_path / "whole", all_weights, resume=False)
     with pytest.raises(KeyboardInterrupt):
@@ -308,7 +309,7 @@ def test_a_search_starts_from_a_head_that_no_other_run_has(tmp_path: Path) -> No
     run, first = small_run(tmp_path), []
     judge = lambda model: first.append(float(model[4].weight.sum().detach())) or 0.0  # noqa: E731
     for alone in (False, True):
-        found = transfer_runs.one_by_one(run, small_task(), Arm((), 1), f"{alone}", 40, 0, judge, alone)
+        found = transfer_runs.one_by_one(run, small_task(), Arm((), 1), f"{alone}", Size(40, 8, 0), judge, alone)
         assert found.shape == (1, 1 if alone else 2)
     assert len(set(first)) == 3
 

@@ -18,7 +18,7 @@ from ..data import ImageSet, fashion_mnist, mnist
 from ..models import resnet18, resnet34, tiny_resnet
 from .multirate_transfer import Transfer
 from .run import Array, Run
-from .transfer_runs import one_by_one, pretrained
+from .transfer_runs import Size, one_by_one, pretrained
 from .transfer_steps import Arm, Task, accuracy_on, check_apart, half_precision
 
 CHUNK, RE_ESTIMATED = 1000, 2048  # images
@@ -67,12 +67,14 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
 
     on_test, on_held_out = judge(x_test, y_test), judge(x[-settings.held_out :], y[-settings.held_out :])
 
+    size = Size(settings.points, settings.batch, settings.epochs)
+
     def train(task: Task, arm: Arm, name: str, held_out: bool) -> Array:
         chosen = on_held_out if held_out else on_test
-        return one_by_one(run, task, arm, name, settings.points, settings.epochs, chosen, alone=held_out)
+        return one_by_one(run, task, arm, name, size, chosen, alone=held_out)
 
     last = f"stages.{len(body.stages) - 1}"
-    task = Task(make, take, "head", last, settings.batch, settings.rates[0], run.device, settings.autocast)
+    task = Task(make, take, "head", last, settings.timed_batch, settings.rates[0], run.device, settings.autocast)
     return Transfer(task, train)
 
 

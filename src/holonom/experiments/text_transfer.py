@@ -103,7 +103,7 @@ def timed(run: Run, settings: SimpleNamespace, vocabulary: int) -> Task:
         lambda index: batch,
         head="head",
         last=f"layers.{settings.layers - 1}",
-        batch=settings.timed_batch,
+        timed_batch=settings.timed_batch,
         lr=settings.rates[0],
         device=run.device,
         autocast=settings.autocast,

@@ -1,0 +1,51 @@
+"""Thesis Fig. 6.7: weight decay decides the shape of the line."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from ..base import experiment
+from ..cifar import CI, PAPER, SMOKE, Study
+from ..claims import Claim, best, fact, near
+from ..descent import WEIGHT_DECAY
+from ..lines import draw, mostly
+from ..run import Run
+
+LITTLE, SOME, MUCH = (0.0, 1e-5), 1e-4, 1e-3
+
+
+def decayed(decay: float) -> str:
+    return f"weight decay {decay:g}"
+
+
+@experiment(
+    "fig6.7",
+    title="ResNet-18 on CIFAR-10 with more and less weight decay",
+    source="thesis Fig. 6.7",
+    says="With little or no weight decay some runs cross a barrier and others fall monotonically; at 1e-4 all fall. "
+    "The highest accuracy is at 5e-4, where the line is a plateau with a sudden drop; more weight decay lowers the "
+    "accuracy and keeps the plateau.",
+    data=("cifar-10",),
+    smoke=SMOKE,
+    ci=CI,
+    paper=PAPER,
+)
+def fig6_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
+    study = Study(run, settings)
+    decays = (*LITTLE, SOME, WEIGHT_DECAY, MUCH)
+    arms = {decayed(decay): study.arm(decayed(decay), weight_decay=decay) for decay in decays}
+    study.report(arms, "The thesis names 0, 1e-4 and 5e-4; 1e-5 and 1e-3 stand for its “little” and “more”.")
+    shown = {"weight decay": {name.split()[-1]: arm.whole for name, arm in arms.items()}}
+    draw(run, "lines", shown, "Test loss from initial to trained weights.")
+    crossing = float(np.nanmean(np.concatenate([arms[decayed(decay)].whole.barriers() for decay in LITTLE])))
+    accuracies = {name: arm.accuracy for name, arm in arms.items()}
+    return [
+        best("5e-4 is the most accurate, %", "5e-4", accuracies, decayed(WEIGHT_DECAY)),
+        fact("little decay: some runs cross a barrier, not all", "some do", crossing, 0 < crossing < 1),
+        mostly("1e-4: the line falls", "monotone decay", arms[decayed(SOME)].whole, "no barrier"),
+        mostly("5e-4: a plateau", "plateau, sudden drop", arms[decayed(WEIGHT_DECAY)].whole, "plateau"),
+        mostly("1e-3: a plateau", "plateau", arms[decayed(MUCH)].whole, "plateau"),
+        near("no weight decay: test accuracy, %", "90.1 %", accuracies[decayed(0.0)], 90.1, 1.0),
+    ]

@@ -1,0 +1,48 @@
+"""Thesis Table 6.5: types of images by whether networks and people agree on them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from ..base import experiment
+from ..claims import Claim, fact, greater, near
+from ..people import SCALES, percent, study
+from ..run import Run
+
+
+@experiment(
+    "table6.5",
+    title="Types of images between digits",
+    source="thesis Table 6.5, Fig. 6.22",
+    says="165 images between digits fall into four cells: networks agree or not, people agree or not. Where people "
+    "agree and networks do not, networks misclassify (type A); where neither or both agree they match (B), unless both "
+    "agree on different labels; where networks alone agree (C) it is unclear what they should do. Ten people disagree "
+    "on 19.4 % of the images.",
+    data=("mnist",),
+    **SCALES,
+)
+def table6_5(run: Run, settings: SimpleNamespace) -> list[Claim]:
+    found = study(run, settings)
+    kinds = {kind: found.over_sets(lambda one, kind=kind: one.share(kind)) for kind in ("A", "B", "C", "wrong")}
+    cells = {
+        name.replace("references", found.who): found.over_sets(
+            lambda one, name=name: float(one.cells()[name].double().mean())
+        )
+        for name in found.found(0)[0].cells()
+    }
+    for title, shares in (("Cells", cells), ("Types", kinds)):
+        rows = [[name, *(f"{values.mean():.1f}" for values in own.values())] for name, own in shares.items()]
+        run.table(f"{title}, % of images by test accuracy", [title.lower(), *map(percent, found.targets)], rows)
+    run.note(
+        '"wrong": networks agree and people agree, on different labels (the thesis counts these as misclassified).'
+    )
+    total = sum(np.stack(list(own.values())) for own in kinds.values())
+    top = percent(found.targets[-1])
+    disagree = 100 * float((found.people != found.people[0]).any(0).double().mean())
+    return [
+        fact("every image is of one type", "by definition", float(np.mean(total)), bool(np.allclose(total, 100))),
+        greater(f"most images are of type B at {top}", "84 %", kinds["B"][top], np.full(run.replicas, 50.0)),
+        near(f"{found.who} disagree on, % of the images", "19.4 %", np.full(run.replicas, disagree), 19.4, 5.0),
+    ]

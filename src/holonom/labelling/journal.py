@@ -1,0 +1,188 @@
+"""One person's labels as a file that only grows: a kill at any moment loses nothing that was acknowledged.
+
+The first line says whose labels these are and of which images. Every further line is one press of a key,
+
+    {"image": 17, "label": 3}    or    {"undo": 17}
+
+written, flushed to the disk and only then answered. A line that a crash cut off was never answered; it is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import unicodedata
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import quote
+
+from ..errors import DataError
+
+CLASSES = 10
+SUFFIX = ".labels"
+_NAME = re.compile(r"\w[\w .'-]{0,39}")
+
+
+class Conflict(ValueError):
+    """A label for an image that is not the one to label now: the page that sent it is out of date."""
+
+
+class Journal:
+    """The labels of one person, on disk.
+
+    Args:
+        folder: of the label files; made if absent.
+        person: a name of up to 40 letters, digits, spaces and . ' - _; upper and lower case are the same person.
+        images: how many there are.
+        fingerprint: of the images; a file about other images is refused.
+    """
+
+    def __init__(self, folder: Path, person: str, images: int, fingerprint: str) -> None:
+        self.person = checked_name(person)
+        self.images, self.fingerprint = images, fingerprint
+        self.order = order(self.person, images)
+        self.path = Path(folder) / f"{quote(self.person.casefold(), safe='')}{SUFFIX}"
+        self._lock = Lock()
+        if self.path.exists():
+            self._check(read_head(self.path))
+
+    @property
+    def given(self) -> dict[int, int]:
+        """Labels by image, in the order they were given."""
+        return replay(self.path, self.images) if self.path.exists() else {}
+
+    def next(self, given: dict[int, int]) -> int | None:
+        """The image to label now; None when all are."""
+        return next((image for image in self.order if image not in given), None)
+
+    def label(self, image: int, label: int) -> None:
+        """Label the image that is next in this person's order; the same label twice is one."""
+        if not _is_below(image, self.images):
+            raise ValueError(f"there is no image {image!r}; they are numbered from 0 to {self.images - 1}")
+        if not _is_below(label, CLASSES):
+            raise ValueError(f"a label is a whole number from 0 to {CLASSES - 1}, got {label!r}")
+        with self._lock:
+            given = self.given
+            if given.get(image) == label:
+                return  # asked again because the answer got lost
+            if image != self.next(given):
+                raise Conflict(f"image {image} is not the one to label now")
+            self._append({"image": image, "label": label})
+
+    def undo(self, image: int) -> None:
+        """Take back the last label, which must be this image's; nothing happens if it has none."""
+        if not _is_below(image, self.images):
+            raise ValueError(f"there is no image {image!r}; they are numbered from 0 to {self.images - 1}")
+        with self._lock:
+            given = self.given
+            if image not in given:
+                return
+            if image != next(reversed(given)):
+                raise Conflict(f"image {image} is not the one that was labelled last")
+            self._append({"undo": image})
+
+    def _create(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        head = {"person": self.person, "images": self.images, "fingerprint": self.fingerprint, "classes": CLASSES}
+        partial = self.path.with_suffix(".partial")
+        with open(partial, "wb") as file:
+            file.write(_line(head))
+            _to_disk(file)
+        os.replace(partial, self.path)
+        _folder_to_disk(self.path.parent)
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        if not self.path.exists():
+            self._create()
+        with open(self.path, "r+b") as file:
+            file.seek(_whole(file.read()))  # over what a crash left of an unfinished line
+            file.truncate()
+            file.write(_line(entry))
+            _to_disk(file)
+
+    def _check(self, head: dict[str, Any]) -> None:
+        if (head["images"], head["fingerprint"]) != (self.images, self.fingerprint):
+            raise DataError(f"{self.path} holds labels of other images; keep each set's labels in a folder of its own")
+
+
+def checked_name(person: str) -> str:
+    """The name without spaces around it, if it can be one."""
+    name = unicodedata.normalize("NFC", " ".join(person.split()))
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"a name has 1 to 40 letters, digits, spaces and . ' - _, got {person[:60]!r}")
+    return name
+
+
+def order(person: str, images: int) -> list[int]:
+    """This person's own order of the images, the same whenever they come back."""
+    keys = [hashlib.sha256(f"{person.casefold()}/{image}".encode()).digest() for image in range(images)]
+    return sorted(range(images), key=keys.__getitem__)
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """Whose labels a file holds, and of how many images."""
+    head = _entry(path, 1, path.read_bytes().split(b"\n", 1)[0])
+    kinds = {"person": str, "images": int, "fingerprint": str, "classes": int}
+    if any(not isinstance(head.get(key), kind) for key, kind in kinds.items()):
+        raise DataError(f"{path} is no label file: its first line lacks one of {', '.join(kinds)}")
+    return head
+
+
+def replay(path: Path, images: int) -> dict[int, int]:
+    """Labels by image, after all that was taken back."""
+    content = path.read_bytes()
+    lines = content[: _whole(content)].splitlines()
+    given: dict[int, int] = {}
+    for number, line in enumerate(lines[1:], 2):
+        entry = _entry(path, number, line)
+        image, label = entry.get("image"), entry.get("label")
+        if _is_below(entry.get("undo"), images):
+            given.pop(entry["undo"], None)
+        elif _is_below(image, images) and _is_below(label, CLASSES):
+            given[image] = label  # type: ignore[index,assignment]
+        else:
+            raise DataError(f"{path} is damaged: line {number} is no label: {line[:80]!r}")
+    return given
+
+
+def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict):
+        raise DataError(f"{path} is damaged: line {number} is {line[:80]!r}")
+    return entry
+
+
+def _whole(content: bytes) -> int:
+    """Length of the complete lines."""
+    return content.rfind(b"\n") + 1
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+
+
+def _is_below(value: object, limit: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
+
+
+def _to_disk(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _folder_to_disk(folder: Path) -> None:
+    """The new name, too; where folders cannot be opened, the system sees to it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

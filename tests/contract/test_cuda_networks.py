@@ -1,0 +1,79 @@
+"""Networks on a GPU: recorded steps are the steps themselves, trainings resume, lines are walked in bfloat16."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from holonom.experiments.learner import Learner
+from holonom.experiments.networks import Networks, untrained
+from holonom.experiments.photographs import Photographs
+from holonom.experiments.recipes import RESNETS, VGGS, Recipe
+from holonom.experiments.walks import Walks
+
+from ..photographs import SMALL, image_set
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CUDA = torch.device("cuda")
+RECIPE = replace(SMALL, width=8, images=64, batch=8)
+
+
+class Unrecorded(Learner):
+    """The same steps, one by one."""
+
+    def _replay(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        for x, y in zip(images, labels, strict=True):
+            self._step(x, y)
+
+
+def trained(kind: type[Learner], recipe: Recipe, compiled: bool = False) -> tuple[Learner, list[float]]:
+    data = Photographs(image_set(64), CUDA)
+    learner = kind(recipe, untrained(recipe), data.as_input, CUDA, compiled)
+    return learner, [learner.learn(epoch, *data.epoch(recipe, epoch))[0] for epoch in range(recipe.epochs)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "compiled"), [*((kind, False) for kind in (*RESNETS, *VGGS)), ("resnet18", True)]
+)
+def test_recorded_steps_are_the_steps(architecture: str, compiled: bool) -> None:
+    """To the rounding of bfloat16, since kernels may add in any order; every epoch has a step size of its own."""
+    recipe = replace(RECIPE, architecture=architecture, step=0.01)
+    recorded, losses = trained(Learner, recipe, compiled)
+    plain, others = trained(Unrecorded, recipe)
+    assert np.isfinite(losses).all()
+    np.testing.assert_allclose(losses, others, rtol=0.05)
+    for (name, p), q in zip(recorded.model.named_parameters(), plain.model.parameters(), strict=True):
+        assert p.dtype == torch.float32
+        far = float((p - q).norm() / (q.norm() + 1e-3))
+        assert far < 0.1, f"{name} is {far:.2g} away"
+    counted = [x for name, x in recorded.model.state_dict().items() if name.endswith("num_batches_tracked")]
+    assert all(int(x) == 24 for x in counted), "every step ran once"
+
+
+def test_an_interrupted_training_goes_on(tmp_path: Path) -> None:
+    data = Photographs(image_set(64), CUDA)
+
+    def stop(epoch: int) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Networks(tmp_path, data, save_every=0).get(RECIPE, stop)
+    seen: list[int] = []
+    network = Networks(tmp_path, data, save_every=0).get(RECIPE, seen.append)
+    assert seen == [3]
+    assert not network.diverged
+    assert all(x.device.type == "cpu" and x.is_contiguous() for x in network.trained.values())
+
+
+def test_a_line_ends_at_the_networks_test_loss(tmp_path: Path) -> None:
+    data = Photographs(image_set(64), CUDA)
+    networks = Networks(tmp_path, data)
+    network = networks.get(RECIPE)
+    walked = Walks(networks, data, 10, 5).along(RECIPE, network, {"first": "stages.0", "last": "head"})
+    for values in walked.values():
+        assert values[-1] == pytest.approx(network.curves["test_loss"][-1], rel=0.02)

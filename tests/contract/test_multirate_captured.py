@@ -1,0 +1,148 @@
+"""Training loops replay steps of optimizers that have several kinds of them: each kind is one recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from holonom import Ensemble, Multirate
+from holonom.batches import Shuffled
+from holonom.capture import Stepper
+from holonom.multirate import RandomSubsets
+from holonom.training import train
+
+STEPS = 60
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def multirate(ensemble: Ensemble, drift: bool) -> Optimizer:
+    parts = dict(ensemble.named_parameters())
+    slow = [p for name, p in parts.items() if name.endswith("bias")]
+    fast = [p for name, p in parts.items() if name.endswith("weight")]
+    return Multirate([{"params": fast}, {"params": slow, "every": 4}], 0.05, drift=drift, model=ensemble)
+
+
+def subsets(ensemble: Ensemble, catch_up: bool) -> Optimizer:
+    weights = [p for name, p in ensemble.named_parameters() if name.endswith("weight")]
+    biases = [p for name, p in ensemble.named_parameters() if name.endswith("bias")]
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": biases, "probability": 0.0}]
+    return RandomSubsets(groups, 0.05, 0.4, 3 if catch_up else 1, catch_up=catch_up, momentum=0.9, seed=7)
+
+
+OPTIMIZERS: dict[str, Callable[[Ensemble], Optimizer]] = {
+    "drift": lambda e: multirate(e, True),
+    "leap": lambda e: multirate(e, False),
+    "subsets": lambda e: subsets(e, True),
+    "zeros": lambda e: subsets(e, False),
+}
+
+
+def build(device: str) -> tuple[Ensemble, Shuffled]:
+    ensemble = Ensemble(lambda: nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)), 2).to(device)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(44, 5, generator=generator), torch.randint(3, (44,), generator=generator)
+    return ensemble, Shuffled(x.to(device), y.to(device), 4, ensemble.seeds)
+
+
+def weights(ensemble: Ensemble) -> dict[str, Tensor]:
+    return {name: p.detach().cpu().clone() for name, p in ensemble.named_parameters()}
+
+
+class Rehearsed(Stepper):
+    """On any device: a replay makes the recorded step without the host's bookkeeping, as a graph does."""
+
+    def run(self, order: Tensor) -> None:
+        kept, cursor = self._keep(order)
+        done = 0
+        while done < len(order):
+            done += self._go_on(kept, cursor, len(order) - done)
+
+    def _record(self, order: Tensor, cursor: Tensor) -> Any:
+        self._recorded = self._numbers()
+        return Replay(self, order, cursor)
+
+
+class Replay:
+    def __init__(self, stepper: Rehearsed, order: Tensor, cursor: Tensor) -> None:
+        self.stepper, self.order, self.cursor = stepper, order, cursor
+        self.kind, self.count = stepper.optimizer.upcoming(), 0
+        self.reads = masks(stepper.optimizer)
+
+    def replay(self) -> None:
+        assert self.stepper.optimizer.upcoming() == self.kind
+        assert all(a is b for a, b in zip(masks(self.stepper.optimizer), self.reads, strict=True))
+        self.stepper._step(self.order, self.cursor)
+        self.cursor.add_(1)
+        self.stepper._count(-1)
+        self.count += 1
+
+
+def masks(optimizer: Optimizer) -> list[Tensor]:
+    return [x for _, kept in getattr(optimizer, "_subsets", {}).values() for x in kept]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_replays_by_kind_are_the_steps_one_by_one(name: str) -> None:
+    found = []
+    for kind in (Stepper, Rehearsed):
+        ensemble, batches = build("cpu")
+        stepper = kind(ensemble, OPTIMIZERS[name](ensemble), cross_entropy, batches, compiled=False)
+        for epoch in range(4):
+            stepper.run(batches.order(epoch))
+        found.append(weights(ensemble))
+        assert {group["clock"] for group in stepper.optimizer.param_groups} == {44}
+    assert len(stepper._graphs) == (1 if name == "zeros" else 2)
+    assert sum(graph.count for graph in stepper._graphs.values()) >= 30
+    for key, value in found[0].items():
+        assert torch.equal(value, found[1][key]), key
+
+
+def run(name: str, device: str, **options: Any) -> dict[str, Tensor]:
+    ensemble, batches = build(device)
+    looks = options.pop("evaluate", lambda e: {})
+    train(ensemble, OPTIMIZERS[name](ensemble), cross_entropy, batches, STEPS, evaluate=looks, evaluations=4, **options)
+    return weights(ensemble)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", ["drift", "leap"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_captured_multirate_equals_the_cpu_run(name: str, compiled: bool) -> None:
+    here, there = run(name, "cpu", compiled=False), run(name, "cuda", compiled=compiled)
+    for key, value in here.items():
+        torch.testing.assert_close(there[key], value, rtol=2e-3, atol=2e-4, msg=key)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", ["subsets", "zeros"])
+def test_captured_subsets_equal_steps_made_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = run(name, "cuda", compiled=False)
+    monkeypatch.setattr("holonom.capture._WARM_UP", STEPS)  # nothing is ever recorded
+    for key, value in run(name, "cuda", compiled=False).items():
+        torch.testing.assert_close(captured[key], value, rtol=2e-3, atol=2e-4, msg=key)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_captured_runs_resume_bit_equal(name: str, tmp_path: Path) -> None:
+    whole = run(name, "cuda", compiled=False)
+    calls: list[int] = []
+
+    def killed(ensemble: Ensemble) -> dict[str, Tensor]:
+        calls.append(0)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(name, "cuda", compiled=False, checkpoint=tmp_path / "run.pt", evaluate=killed)
+    resumed = run(name, "cuda", compiled=False, checkpoint=tmp_path / "run.pt")
+    for key, value in whole.items():
+        assert torch.equal(value, resumed[key]), key

@@ -1,0 +1,158 @@
+"""The experiments on CIFAR-10 at their smallest size, on random photographs; networks are shared as in a run set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from holonom.experiments import cifar
+from holonom.experiments.cifar import BLOCKS, SMOKE, STAGES, Arm, Study, mean_shape, vgg_layers
+from holonom.experiments.layers import divided
+from holonom.experiments.lines import Line, mostly
+from holonom.experiments.recipes import Recipe, Start
+from holonom.experiments.studies.fig6_3 import tops
+from holonom.experiments.studies.fig6_18 import FULL, STATISTICS, groups
+from holonom.experiments.studies.table6_1 import Row
+
+from ..photographs import image_set
+from .small import check_smoke, small_run
+
+IDS = [
+    "fig6.1B", "fig6.2B", "fig6.3", "fig6.4", "fig6.6", "fig6.7", "fig6.8", "fig6.9", "fig6.10", "fig6.18", "fig6.19",
+    "table6.1", "table6.2", "table6.4",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def random_photographs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "cifar10", lambda root: image_set(64, 32))
+
+
+@pytest.fixture(scope="module")
+def run_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_smoke(id: str, run_set: Path) -> None:
+    check_smoke(id, run_set)
+
+
+def small_study(folder: Path, **changes: Any) -> Study:
+    return Study(small_run(folder / "test"), SimpleNamespace(**{**SMOKE, **changes}))
+
+
+def test_experiments_share_their_networks(tmp_path: Path) -> None:
+    first, second = small_study(tmp_path), small_study(tmp_path)
+    one, two = first.arm("base"), second.arm("the same", blocks=STAGES)
+    assert (first.networks.trained, second.networks.trained, second.networks.read) == (2, 0, 2)
+    np.testing.assert_array_equal(one.whole.values, two.whole.values)
+    np.testing.assert_array_equal(one.accuracy, two.accuracy)
+    second.report({"base": two})
+    assert "0 networks were trained for this result and 2 read" in second.run.notes[0]
+    assert json.dumps(second.run.tables)
+
+
+def test_arms_share_their_seeds_and_runs_do_not(tmp_path: Path) -> None:
+    study = small_study(tmp_path)
+    base, bare = study.arm("base"), study.arm("no weight decay", weight_decay=0.0)
+    np.testing.assert_array_equal(base.whole.values[:, 0], bare.whole.values[:, 0])
+    assert base.whole.values[0, 0] != base.whole.values[1, 0]
+    assert base.whole.values[0, -1] != bare.whole.values[0, -1]
+
+
+def test_every_run_begins_where_it_is_told(tmp_path: Path) -> None:
+    study = small_study(tmp_path)
+    base = study.arm("base")
+    asked = []
+
+    def begin(number: int, recipe: Recipe) -> Start:
+        asked.append((number, recipe.seed))
+        return Start(base.recipe.seeded(recipe.seed), 0.25 * (number + 1))
+
+    again = study.arm("again", begin=begin)
+    assert asked == list(enumerate(study.seeds))
+    np.testing.assert_allclose(again.whole.values[:, 0], base.whole.values[[0, 1], [1, 2]], rtol=1e-5)
+
+
+def test_metrics_of_an_arm(tmp_path: Path) -> None:
+    arm = small_study(tmp_path, epochs=3).arm("base", enough=0.0)
+    assert arm.curves["test_accuracy"].shape == (3, 2)
+    np.testing.assert_array_equal(arm.curves["train_loss"][0], arm.curves["train_loss"][2])
+    assert arm.steps.tolist() == [4, 8, 12]
+    assert (arm.distance > 0).all()
+    lost = small_study(tmp_path, epochs=3).arm("lost", step=1e30, falling=False, blocks=BLOCKS)
+    assert np.isnan(lost.accuracy).all()
+    assert np.isnan(lost.distance).all()
+    assert np.isnan(lost.highest()).all()
+
+
+def line(*rows: list[float]) -> Line:
+    return Line(np.linspace(0, 1, len(rows[0])), np.array(rows))
+
+
+FALLS, CLIMBS, STAYS = [4.0, 3.0, 2.0, 1.0, 0.0], [2.0, 1.0, 3.0, 1.0, 0.0], [2.0, 2.0, 2.0, 2.0, 0.0]
+
+
+def made(name: str = "made", whole: Line | None = None, accuracy: float = 0.5, **blocks: Line) -> Arm:
+    curves = {"test_accuracy": np.full((1, 2), accuracy)}
+    return Arm(name, Recipe(), curves, whole or line(FALLS, FALLS), blocks)
+
+
+def test_shapes_of_known_lines() -> None:
+    mixed = line(FALLS, CLIMBS, STAYS)
+    assert mixed.are("barrier").tolist() == [0, 1, 0]
+    assert mixed.are("plateau", "barrier").tolist() == [0, 1, 1]
+    assert mostly("", "", line(STAYS, STAYS), "plateau").verdict == "holds"
+    assert mostly("", "", line(FALLS, FALLS), "plateau").verdict == "does not hold"
+    assert mean_shape(line(CLIMBS, [np.nan] * 5)) == "barrier"
+    assert mean_shape(line([np.nan] * 5)) == "diverged"
+
+
+def test_blocks_are_divided_by_their_barriers() -> None:
+    falls, climbs = line(FALLS, FALLS), line(CLIMBS, CLIMBS)
+    assert divided(made(B1=falls, B2=climbs)) == (("B2",), True)
+    assert divided(made(B1=falls, B2=falls), ("B1",)) == (("B1",), False)
+    assert divided(made(B1=climbs, B2=climbs), ("B1",)) == (("B1",), False)
+    np.testing.assert_allclose(made(B1=falls, B2=climbs).highest(), [2, 2])
+
+
+def test_the_top_of_a_line_lies_inside() -> None:
+    assert tops(line(FALLS, CLIMBS, [9.0, 1.0, 2.0, 3.0, 9.0])).tolist() == [0.25, 0.5, 0.75]
+
+
+def test_rows_of_the_summary() -> None:
+    low, high = made("low", accuracy=0.5, B=line(FALLS, FALLS)), made("high", accuracy=0.6, B=line(CLIMBS, CLIMBS))
+    row = Row("deeper", "H-LB", "better", (high,), low)
+    assert row.shapes() == "NB, H-LB (+2)"
+    assert row.gain() == pytest.approx(10)
+    assert [claim.verdict for claim in row.claims()] == ["holds", "holds"]
+    assert [claim.verdict for claim in Row("", "L-LB", "worse", (high,), low).claims()] == ["does not hold"] * 2
+    varied = Row("", "B / NB / P", "worse", (low, made(whole=line(STAYS, STAYS))), high)
+    assert varied.claims()[0].verdict == "holds"
+    assert varied.shapes() == "NB / P"
+
+
+def test_groups_of_the_third_block_are_the_whole_of_it() -> None:
+    parts = groups(Recipe(width=2))
+    whole = set(parts.pop(FULL))
+    assert all(name.endswith(("running_mean", "running_var")) for name in parts[STATISTICS])
+    names = [name for part in parts.values() for name in part]
+    assert len(names) == len(set(names))
+    assert whole - set(names) == {name for name in whole if name.endswith("num_batches_tracked")}
+
+
+def test_layers_of_vgg() -> None:
+    for kind, norms in (("vgg11", 8), ("vgg11 without norm", 0)):
+        layers = vgg_layers(Recipe(architecture=kind, width=2))
+        assert list(layers) == [f"layer {i}" for i in range(1, 12)]
+        assert sum("running_mean" in name for names in layers.values() for name in names) == norms
+    before = torch.get_rng_state()
+    vgg_layers(Recipe(architecture="vgg11", width=2))
+    assert torch.equal(before, torch.get_rng_state())

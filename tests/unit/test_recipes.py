@@ -1,0 +1,165 @@
+"""Recipes name networks, and photographs are shuffled, cropped and flipped as their seeds say."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holonom.experiments.photographs import DEVIATION, MEAN, PADDING, Photographs, generator
+from holonom.experiments.recipes import RESNETS, VGGS, Recipe, Start
+
+from ..photographs import CPU, SMALL, image_set
+
+
+@pytest.fixture(scope="module")
+def data() -> Photographs:
+    return Photographs(image_set(), CPU)
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+OTHER: dict[str, Any] = {
+    "architecture": "resnet34", "width": 3, "pool": False, "narrowed": (2,), "images": 23, "augmented": False,
+    "random_labels": True, "epochs": 4, "enough": 0.5, "batch": 7, "step": 0.2, "falling": False,
+    "weight_decay": 0.0, "apart": ("head",), "apart_step": 0.2, "apart_weight_decay": 0.0,
+    "start": Start(SMALL), "seed": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Recipe)])
+def test_every_field_changes_the_key(name: str) -> None:
+    assert replace(SMALL, **{name: OTHER[name]}).key() != SMALL.key()
+
+
+def test_keys_depend_on_where_it_starts_and_on_circumstances() -> None:
+    starts = [Start(SMALL), Start(replace(SMALL, seed=6)), Start(SMALL, 0.5), Start(SMALL, forgotten=("stem",))]
+    keys = [replace(SMALL, start=start).key() for start in starts]
+    assert len({*keys, SMALL.key(), SMALL.key("cuda"), SMALL.key("cpu")}) == 7
+    assert replace(SMALL, start=Start(replace(SMALL, epochs=3))).key() == keys[0]
+
+
+def test_a_seed_reaches_the_network_one_starts_from() -> None:
+    recipe = replace(SMALL, start=Start(SMALL)).seeded(11)
+    assert recipe.seed == 11
+    assert recipe.start is not None
+    assert recipe.start.network.seed == 11
+
+
+@pytest.mark.parametrize("architecture", [*RESNETS, *VGGS])
+def test_architectures_read_photographs(architecture: str) -> None:
+    model = replace(SMALL, architecture=architecture).model().eval()
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_narrowed_layers_have_half_their_outputs() -> None:
+    recipe = replace(SMALL, architecture="vgg11", width=8)
+    wide, narrow = recipe.model(), replace(recipe, narrowed=(2, 10)).model()
+    outputs = [[m.weight.shape[0] for m in one.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+               for one in (wide, narrow)]  # fmt: skip
+    expected = list(outputs[0])
+    for layer in (2, 10):
+        expected[layer - 1] //= 2
+    assert outputs[1] == expected
+
+
+def test_groups_have_their_own_step_and_weight_decay() -> None:
+    recipe = replace(SMALL, apart=("head", "stages.1"), apart_step=0.3, apart_weight_decay=0.0)
+    model = recipe.model()
+    rest, apart = recipe.groups(model)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert all(names[id(p)].startswith(("head.", "stages.1.")) for p in apart["params"])
+    assert len(rest["params"]) + len(apart["params"]) == len(names)
+    assert (apart["lr"], apart["weight_decay"]) == (0.3, 0.0)
+    assert (rest["lr"], rest["weight_decay"]) == (recipe.step, recipe.weight_decay)
+
+
+def test_a_start_is_a_point_of_the_line_with_blocks_forgotten() -> None:
+    model = SMALL.model()
+    initial = {name: torch.zeros_like(x) for name, x in model.state_dict().items()}
+    trained = {name: torch.full_like(x, 4) for name, x in model.state_dict().items()}
+    state = Start(SMALL, 0.75, ("head", "stages.2")).state(model, initial, trained)
+    for name, x in state.items():
+        forgotten = name.startswith(("head.", "stages.2."))
+        expected = 0 if forgotten else 3 if x.is_floating_point() else 4
+        assert bool((x == expected).all()), name
+    whole = Start(SMALL).state(model, initial, trained)
+    assert all(torch.equal(whole[name], x) for name, x in trained.items())
+
+
+@pytest.mark.parametrize("wrong", [{"architecture": "resnet19"}, {"epochs": 0}, {"width": 0}])
+def test_impossible_recipes(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"architecture|at least 1"):
+        replace(SMALL, **wrong)
+
+
+# ── photographs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_augmented_image_is_a_crop_of_the_padded_one_or_its_mirror_image(data: Photographs) -> None:
+    raw = image_set()
+    images, labels = data.epoch(SMALL, 0)
+    assert images.shape == (3, 8, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    padded = np.pad(raw.train_images.numpy(), ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+    crops: dict[bytes, tuple[int, bool]] = {}
+    for number, picture in enumerate(padded):
+        for top in range(2 * PADDING + 1):
+            for left in range(2 * PADDING + 1):
+                cut = picture[:, top : top + 32, left : left + 32]
+                crops[cut.tobytes()] = number, False
+                crops[cut[:, :, ::-1].tobytes()] = number, True
+    found = [crops[image.numpy().tobytes()] for image in images.flatten(0, 1)]
+    assert sorted(number for number, _ in found) == list(range(24)), "every image once an epoch"
+    assert {mirrored for _, mirrored in found} == {True, False}
+    assert labels.flatten().tolist() == [int(raw.train_labels[number]) for number, _ in found]
+
+
+def test_without_augmentation_images_are_only_shuffled(data: Photographs) -> None:
+    raw = image_set()
+    images, labels = data.epoch(replace(SMALL, augmented=False, images=20), 0)
+    assert images.shape[:2] == (2, 8), "20 images fill two batches of 8"
+    known = {image.numpy().tobytes(): int(label) for image, label in zip(raw.train_images[:20], raw.train_labels)}
+    assert [known[x.numpy().tobytes()] for x in images.flatten(0, 1)] == labels.flatten().tolist()
+
+
+def test_epochs_depend_on_seed_and_number_alone(data: Photographs) -> None:
+    before = torch.get_rng_state()
+    first = data.epoch(SMALL, 0)[0]
+    torch.rand(3)
+    assert torch.equal(first, data.epoch(SMALL, 0)[0])
+    assert not torch.equal(first, data.epoch(SMALL, 1)[0])
+    assert not torch.equal(first, data.epoch(replace(SMALL, seed=6), 0)[0])
+    torch.set_rng_state(before)
+
+
+def test_random_labels_are_fixed_fair_and_their_own(data: Photographs) -> None:
+    recipe = replace(SMALL, random_labels=True)
+    labels = data.labels(recipe)
+    assert torch.equal(labels, data.labels(replace(recipe, epochs=9)))
+    assert not torch.equal(labels, data.labels(replace(recipe, seed=6)))
+    assert not torch.equal(labels, data.labels(SMALL))
+    many = Photographs(image_set(5000, 1), CPU).labels(replace(recipe, images=5000))
+    counts = torch.bincount(many, minlength=10)
+    assert len(counts) == 10
+    assert float(((counts - 500) ** 2).sum() / 500) < 27.9, "χ² with 9 degrees of freedom at 0.1 %"
+
+
+def test_inputs_are_centred_and_scaled(data: Photographs) -> None:
+    expected = (data.test_images.numpy() / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(DEVIATION, (3, 1, 1))
+    np.testing.assert_allclose(data.as_input(data.test_images).numpy(), expected, atol=1e-5)
+
+
+def test_fingerprints_tell_sets_apart(data: Photographs) -> None:
+    assert data.fingerprint == Photographs(image_set(), CPU).fingerprint
+    assert data.fingerprint != Photographs(image_set(seed=1), CPU).fingerprint
+    assert data.fingerprint != Photographs(image_set(), CPU, test=9).fingerprint
+
+
+def test_streams_are_apart() -> None:
+    draws = [float(torch.rand(1, generator=generator(*words))) for words in ((0, "a"), (0, "b"), (1, "a"), (0, "a", 1))]
+    assert len(set(draws)) == 4
