@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -267,13 +268,10 @@ def _label(options: argparse.Namespace) -> int:
             _say(f"holonom: left out {name}, who has not labelled every image")
         print(options.export)
         return DONE
-    with make_server(load_pictures(options.images), folder, options.port) as server:
+    with suppress(KeyboardInterrupt), make_server(load_pictures(options.images), folder, options.port) as server:
         print(f"{server.url}#{quote(options.labeller)}" if options.labeller else server.url, flush=True)
         _say(f"holonom: open this address to label; labels go to {folder}; stop with Ctrl-C")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            _say("")
+        server.serve_forever()
     return DONE
 
 

@@ -157,6 +157,24 @@ def test_two_pages_of_one_person(page: Any, server: Server) -> None:
     expect(other, 2)
 
 
+def test_only_what_was_seen_is_labelled(page: Any, server: Server) -> None:
+    page.goto(f"{server.url}#Ann")
+    expect(page, 0)
+    page.route("**/image/*", lambda route: route.abort())
+    page.keyboard.press("1")
+    playwright.expect(page.get_by_role("alert")).to_contain_text("cannot be shown")
+    expect(page, 1)
+    page.keyboard.press("2")
+    expect(page, 1)
+    page.unroute("**/image/*")
+    page.keyboard.press("3")
+    playwright.expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page, 1)
+    page.keyboard.press("4")
+    expect(page, 2)
+    playwright.expect(page.locator("#undo")).to_have_text("⌫ Undo 4")
+
+
 def test_names_are_checked_and_can_be_changed(page: Any, server: Server) -> None:
     page.goto(f"{server.url}#..%2Fann")
     playwright.expect(page.get_by_role("alert")).to_contain_text("a name has")

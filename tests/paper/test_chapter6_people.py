@@ -146,7 +146,9 @@ def test_lines_end_in_the_pictures_that_were_chosen(tmp_path: Path) -> None:
     run, data = small_run(tmp_path), load(tmp_path)
     made = Generator(width=SMOKE.gan_width, depth=SMOKE.gan_depth)
     judges = voters.committee(run, SMOKE)
+    random = torch.get_rng_state()
     found = between.between(run, SMOKE, data, made.state_dict(), judges)
+    assert torch.equal(random, torch.get_rng_state())
     images = found["images"].reshape(15, 11, 28, 28)
     assert images.dtype == torch.uint8
     ends = between.pictures(made, found["latents"])

@@ -20,12 +20,18 @@ POINTS = 11
 PAIRS = tuple(sorted({tuple(sorted((i, (i + d) % 10))) for i in range(10) for d in (2, 5)}))
 
 
-def generator(run: Run, settings: SimpleNamespace, digits: Digits, checkpoint: Path) -> dict[str, Tensor]:
-    """The state of a DCGAN's generator that has learnt to make digits."""
+def players(run: Run, settings: SimpleNamespace) -> tuple[Generator, Discriminator]:
+    """Untrained."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        made = Generator(width=settings.gan_width, depth=settings.gan_depth).to(run.device)
-        judge = Discriminator(width=settings.gan_width, depth=settings.gan_depth).to(run.device)
+        made = Generator(width=settings.gan_width, depth=settings.gan_depth)
+        judge = Discriminator(width=settings.gan_width, depth=settings.gan_depth)
+    return made.to(run.device), judge.to(run.device)
+
+
+def generator(run: Run, settings: SimpleNamespace, digits: Digits, checkpoint: Path) -> dict[str, Tensor]:
+    """The state of a DCGAN's generator that has learnt to make digits."""
+    made, judge = players(run, settings)
     real = 2 * (digits.x * PIXEL_DEVIATION + PIXEL_MEAN) - 1
     batch = min(settings.gan_batch, len(real))
     with run.progress("DCGAN", settings.gan_steps) as progress:
@@ -54,7 +60,7 @@ def between(
     run: Run, settings: SimpleNamespace, digits: Digits, state: dict[str, Tensor], judges: Ensemble
 ) -> dict[str, Tensor]:
     """``images`` (15·11, 28, 28) of all pairs in order, the ten ``latents`` and the judges' ``certainty`` of each."""
-    made = Generator(width=settings.gan_width, depth=settings.gan_depth).to(run.device)
+    made, _ = players(run, settings)
     made.load_state_dict(state)
     z = latents(settings.candidates, seed=run.seed, device=run.device)
     candidates = as_input(pictures(made, z))

@@ -211,9 +211,9 @@ def _about_stand_in(settings: SimpleNamespace) -> str:
     return (
         "NO PEOPLE HAVE LABELLED THESE IMAGES. A stand-in takes their place: the votes of "
         f"{settings.voters} {settings.voter}s, each trained for {settings.voter_epochs} epochs on a bootstrap half of "
-        "MNIST. What is said here about people is said about this committee. To put people in its place, let them "
-        "label with `holonom label images.npz` and run this again with --set 'images=\"…/images.npz\"' and "
-        "--set 'labels=\"…/labels\"'."
+        "MNIST. What is said here about people is said about this committee, which favours networks of its own kind. "
+        "To put people in its place, let them label with `holonom label images.npz` and run this again with "
+        "--set 'images=\"…/images.npz\"' and --set 'labels=\"…/labels\"'."
     )
 
 

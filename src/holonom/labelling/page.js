@@ -3,7 +3,8 @@
 
 const $ = (id) => document.getElementById(id);
 let state = null; // the server's last answer
-let busy = false; // an answer is on its way, or the image is not yet to be seen
+let busy = false; // an answer is on its way
+let seen = false; // the image to label is on the screen: no other can be labelled
 
 const parts = ["welcome", "desk", "end"];
 const show = (part) => parts.forEach((id) => { $(id).hidden = id !== part; });
@@ -80,12 +81,22 @@ async function draw(answer) {
   show(image === null ? "end" : "desk");
   if (image === null) return;
   const picture = $("image");
+  seen = false;
   picture.src = `image/${image}`;
-  await picture.decode();
+  try {
+    await picture.decode();
+  } catch {
+    throw new Error("The image cannot be shown. Press any digit to try again.");
+  }
+  seen = true;
 }
 
 async function label(digit) {
   if (busy || !state || state.image === null) return;
+  if (!seen) {
+    await turn(where());
+    return;
+  }
   keys[digit].classList.add("pressed");
   setTimeout(() => keys[digit].classList.remove("pressed"), 150);
   if (await turn("label", { image: state.image, label: digit })) say(`Labelled ${digit}.`);
