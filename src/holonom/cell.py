@@ -13,7 +13,7 @@ from .constraints.base import Constraint, Phase
 from .counter import Normals, Spec
 from .errors import ProjectionError
 from .flows import Numbers, run
-from .lists import Tensors, scaled
+from .lists import Tensors, copy_, plus_scaled, scaled
 from .noise import normal
 
 State = dict[str, Any]
@@ -86,13 +86,11 @@ class Cell:
             gradients = [g.to(dtype) for g in gradients]
         force: Tensors = [self.space.view(g) for g in gradients]
         if group["maximize"]:
-            force = list(torch._foreach_neg(force))
+            force = scaled(force, -1.0)
         decay = group["weight_decay"]
         if isinstance(decay, Tensor) or decay:
             positions = [self.space.view(p.detach()) for p in self.params]
-            if isinstance(decay, Tensor):
-                positions, decay = scaled(positions, decay), 1.0
-            force = list(torch._foreach_add(force, positions, alpha=decay))
+            force = plus_scaled(force, positions, decay)
         return force
 
     def specs(self, state: dict[Tensor, State], overdamped: bool) -> list[Spec]:
@@ -164,7 +162,7 @@ def unstack_(batch: Tensors, tensors: Tensors) -> None:
     parts = batch if len(batch) == len(tensors) else list(batch[0].unbind(-3))
     changed = [(x, part) for x, part in zip(tensors, parts, strict=True) if x is not part]
     if changed:
-        torch._foreach_copy_([x for x, _ in changed], [part for _, part in changed])
+        copy_([x for x, _ in changed], [part for _, part in changed])
 
 
 def state_dtype(p: Tensor) -> torch.dtype:

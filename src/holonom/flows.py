@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint, Phase
-from .lists import Scalar, Tensors, add_scaled_, scale_, scaled
+from .lists import Scalar, Tensors, add_scaled_, copy_, scale_, scaled
 
 Numbers = tuple[Scalar, ...]
 
@@ -69,7 +69,7 @@ def overdamped_averaged(space: Constraint, phase: Phase, force: Tensors, numbers
     if noise:
         add_scaled_(phase.q, phase.p, amplitude / 2)
         add_scaled_(phase.q, noise, amplitude / 2)
-        torch._foreach_copy_(phase.p, noise)
+        copy_(phase.p, noise)
 
 
 # ── the numbers ──────────────────────────────────────────────────────────────────────────────────

@@ -23,29 +23,49 @@ def divided(x: Tensor, a: Scalar, otherwise: Tensor | float = 0.0) -> Tensor:
     return torch.where(a == 0, otherwise, x / a) if isinstance(a, Tensor) else x / a
 
 
+def _singly() -> bool:
+    """Whether a compiler reads along, which wants to see tensor by tensor.
+
+    It joins passes over single tensors by itself. Multi-tensor operations it turns into one launch
+    whose blocks run in any order, and torch 2.11 was seen to put one into it that reads what another writes.
+    """
+    return torch.compiler.is_compiling()
+
+
+def _over(a: Scalar, x: Tensor) -> Scalar:
+    return spread(a, x) if isinstance(a, Tensor) else a
+
+
 def add_scaled_(ys: Tensors, xs: Tensors, a: Scalar) -> None:
     """y += a·x."""
     if not ys:
         return
-    if isinstance(a, Tensor):
+    if isinstance(a, Tensor) or _singly():
         for y, x in zip(ys, xs, strict=True):
-            y.add_(x * spread(a, x))
+            y.add_(x * _over(a, x))
     else:
         torch._foreach_add_(ys, xs, alpha=a)
 
 
+def plus_scaled(ys: Tensors, xs: Tensors, a: Scalar) -> Tensors:
+    """y + a·x, as new tensors."""
+    if isinstance(a, Tensor) or _singly():
+        return [y + x * _over(a, x) for y, x in zip(ys, xs, strict=True)]
+    return list(torch._foreach_add(ys, xs, alpha=a))
+
+
 def scaled(xs: Tensors, a: Scalar) -> Tensors:
     """a·x, as new tensors."""
-    if isinstance(a, Tensor):
-        return [x * spread(a, x) for x in xs]
+    if isinstance(a, Tensor) or _singly():
+        return [x * _over(a, x) for x in xs]
     return list(torch._foreach_mul(xs, a))
 
 
 def add_product_(ys: Tensors, us: Tensors, xs: Tensors, a: Scalar) -> None:
     """y += a·u·x."""
-    if isinstance(a, Tensor):
+    if isinstance(a, Tensor) or _singly():
         for y, u, x in zip(ys, us, xs, strict=True):
-            y.add_(u * x * spread(a, x))
+            y.add_(u * x * _over(a, x))
     else:
         torch._foreach_addcmul_(ys, us, xs, value=a)
 
@@ -54,11 +74,20 @@ def scale_(xs: Tensors, a: Scalar) -> None:
     """x *= a."""
     if not xs:
         return
-    if isinstance(a, Tensor):
+    if isinstance(a, Tensor) or _singly():
         for x in xs:
-            x.mul_(spread(a, x))
+            x.mul_(_over(a, x))
     else:
         torch._foreach_mul_(xs, a)
+
+
+def copy_(ys: Tensors, xs: Tensors) -> None:
+    """y ← x."""
+    if _singly():
+        for y, x in zip(ys, xs, strict=True):
+            y.copy_(x)
+    else:
+        torch._foreach_copy_(ys, xs)
 
 
 def sum_of_squares(xs: Tensors, keep: int = 0) -> Tensor:

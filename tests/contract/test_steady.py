@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from holonom import Ensemble, Langevin
-from holonom.constraints import Circle
+from holonom.constraints import Circle, Sphere
 
 RATES = [torch.tensor([0.1, 0.2]), torch.tensor([0.1, 0.05]), torch.tensor([0.02, 0.0]), torch.tensor([0.3, 0.1])]
 
@@ -42,3 +42,35 @@ def test_rates_that_change_in_place(word: str, space: Circle | None) -> None:
     """What a rotated word owes is owed at the last step's rate."""
     for ordinary, traced in zip(trained(word, space, False), trained(word, space, True), strict=True):
         torch.testing.assert_close(traced, ordinary)
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+@pytest.mark.parametrize("space", [None, Circle(1.0), Sphere(1.0, view="batch")], ids=["free", "circle", "sphere"])
+@pytest.mark.parametrize("word", ["L", "BAOAB", "BACDEDCAB"])
+def test_a_compiler_sees_no_multi_tensor_operation(word: str, space: Circle | None) -> None:
+    """A GPU's compiler may launch multi-tensor kernels that depend on each other at once: a race."""
+    ensemble = Ensemble(lambda: nn.Linear(3, 2), 2)
+    weights = [{"params": [ensemble.weight], "constraint": space}, {"params": [ensemble.bias]}]
+    optimizer = Langevin(
+        weights, 0.1, scheme=word, temperature=0.01, weight_decay=0.1, maximize=True, seed=ensemble.seeds
+    )
+    for p in ensemble.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    plan = optimizer.steady_steps()
+    if plan is None:
+        pytest.skip(f"{word} is not compiled as a whole on this space")
+    seen: list[str] = []
+
+    def look(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    def advance() -> None:
+        for cells, go in plan:
+            go([[p.grad for p in cell] for cell in cells])
+
+    torch.compiler.reset()
+    torch.compile(torch.no_grad()(advance), backend=look)()
+    assert seen
+    assert not [name for name in seen if "foreach" in name]

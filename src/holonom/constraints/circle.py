@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, add_product_, add_scaled_, scale_
+from ..lists import Scalar, Tensors, add_product_, add_scaled_, copy_, scale_
 from ..trigonometry import cosines, sines
 from .base import Constraint, Copies, Landing, Phase, check_radius, describe, on
 
@@ -98,7 +98,7 @@ class Circle(Constraint):
                 x.mul_(self._r(x))
         else:
             scale_(values, self.radius)
-        torch._foreach_copy_(phase.q, values)
+        copy_(phase.q, values)
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         count = len(phase.q)
