@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Hashable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.optim import Optimizer
 
 from .batches import Batches
+from .compiling import own
 from .ensemble import Ensemble, Loss
 from .fuse import compiler_options, say_uncompiled
 from .multirate.due import DueOptimizer
@@ -34,7 +36,8 @@ class Stepper:
     def __init__(self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: bool) -> None:
         self.ensemble, self.optimizer, self.loss, self.batches = ensemble, optimizer, loss, batches
         self._parameters = dict(ensemble.named_parameters())
-        self._gradients = torch.compile(self._differentiate, dynamic=False) if compiled else self._differentiate
+        self._compiled = compiled
+        self._programs: dict[Hashable, Callable[..., dict[str, Tensor]]] = {}
         self._whole: Step | None = None
         self._try_whole = compiled and isinstance(optimizer, Langevin) and not isinstance(optimizer, DueOptimizer)
         self._numbers_then: Any = None
@@ -102,9 +105,18 @@ class Stepper:
 
     def _take(self, order: Tensor, place: Tensor) -> None:
         """Put the gradients of a batch where the optimizer finds them."""
-        for name, gradient in self._gradients(order, place).items():
+        for name, gradient in self._gradients()(order, place).items():
             p = self._parameters[name]
             p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
+
+    def _gradients(self) -> Callable[..., dict[str, Tensor]]:
+        """Compiled apart for every choice of what is differentiated: one program never serves another choice."""
+        if not self._compiled:
+            return self._differentiate
+        trained = tuple(p.requires_grad for p in self._parameters.values())
+        if trained not in self._programs:
+            self._programs[trained] = torch.compile(MethodType(own(Stepper._differentiate), self), dynamic=False)
+        return self._programs[trained]
 
     def _differentiate(self, order: Tensor, place: Tensor) -> dict[str, Tensor]:
         """Looking up the batch is part of the compiled pass: its kernels are as small as the model's."""

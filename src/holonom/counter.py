@@ -9,13 +9,13 @@ inside a captured graph: here seeds and step are tensors, so both are arithmetic
 from __future__ import annotations
 
 import math
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .compiling import own
 from .trigonometry import cosines, sines
 
 _WORD = 0xFFFFFFFF
@@ -112,6 +112,4 @@ def _box_muller(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A compiled pass of its own, ten times faster than the arithmetic word by word."""
-    # The compiler counts recompilations per code object; every caller has shapes of its own.
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, "draw")
-    return torch.compile(own, fullgraph=True, dynamic=False)
+    return torch.compile(own(function, "draw"), fullgraph=True, dynamic=False)  # every caller has shapes of its own

@@ -8,7 +8,6 @@ clock: a resumed run switches at the same step and stays bit-equal.
 
 from __future__ import annotations
 
-import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import counter
+from .compiling import own
 from .constraints.base import Constraint, Phase
 from .flows import Numbers, run
 from .lists import Tensors
@@ -122,11 +122,9 @@ def make_kernel(space: Constraint, word: str, step_ends: bool) -> Kernel:
     def kernel(phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors]) -> None:
         run(space, word, phase, force, numbers, noises, 0, step_ends)
 
-    # The compiler counts recompilations per code object; kernels of different words are not each other's.
-    own = types.FunctionType(kernel.__code__.replace(), kernel.__globals__, f"kernel_{word}", None, kernel.__closure__)
     # Row-wise reductions with fixed sizes meet a bug of the compiler's C++ back end (torch 2.13, outer-loop fusion).
     dynamic = None if space.elementwise else True
-    return torch.compile(own, fullgraph=True, dynamic=dynamic, options=compiler_options())
+    return torch.compile(own(kernel, f"kernel_{word}"), fullgraph=True, dynamic=dynamic, options=compiler_options())
 
 
 def compiler_options() -> dict[str, Any] | None:
