@@ -6,7 +6,6 @@ Exit codes: 0 done, whatever the verdicts; 2 something asked for cannot be had; 
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib.util
 import os
 import shlex
@@ -14,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import __version__
+from . import __version__, arguments
 from .errors import CheckpointError, DataError
 from .experiments import ranks
 from .experiments.base import SCALES, Experiment, catalogue, find
@@ -34,9 +33,9 @@ class Refusal(Exception):
     """What was asked for cannot be had; the message says why."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if words is None else list(words)
     options = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
@@ -58,16 +57,6 @@ def _way_on(options: argparse.Namespace, words: list[str]) -> str:
     again = words if options.resume else [*words, "--resume"]
     command = "the same command and --resume" if ranks.size() > 1 else shlex.join(["holonom", *again])
     return f"; continue from the last checkpoint with: {command}"
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not (name.isidentifier() and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        raise argparse.ArgumentTypeError(f"{value!r} is no number, word in quotes or tuple of them") from None
 
 
 def _say(text: str) -> None:
@@ -117,14 +106,20 @@ def _takes_a_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("ids", nargs="+", metavar="ID", help="as `holonom list` shows it")
     add("--scale", choices=SCALES, default="ci", help="seconds, minutes or the published size (default: ci)")
-    add("--replicas", type=_whole_number(1), metavar="R", help="runs of each arm (default: the scale's)")
-    add("--device", type=_device, help="cpu, cuda, … (default: the best there is)")
+    add("--replicas", type=arguments.whole_number(1), metavar="R", help="runs of each arm (default: the scale's)")
+    add("--device", type=arguments.device, help="cpu, cuda, … (default: the best there is)")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="folder of the run set (default: results)")
-    add("--seed", type=_whole_number(0), default=0, metavar="S", help="of weights, data, order, noise (default: 0)")
+    add(
+        "--seed",
+        type=arguments.whole_number(0),
+        default=0,
+        metavar="S",
+        help="of weights, data, order, noise (default: 0)",
+    )
     add("--resume", action="store_true", help="continue an interrupted run")
     add("--tensorboard", action="store_true", help="also log the curves to DIR/ID/tensorboard")
     add("--quiet", action="store_true", help="no progress bars")
-    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
+    add("--set", type=arguments.setting, action="append", default=[], metavar="NAME=VALUE",
         help="another value for a setting of the scale, e.g. epochs=50; may be repeated")  # fmt: skip
     _takes_data(parser)
 
@@ -134,43 +129,20 @@ def _takes_labels(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("images", type=Path, metavar="IMAGES", help="an .npz file with an array `images`, or a folder of pictures")
     add("--out", type=Path, metavar="DIR", help="folder of the label files (default: labels, beside the images)")
-    add("--labeller", type=_name, metavar="NAME", help="who labels (default: the page asks)")
-    add("--port", type=_whole_number(0, 65535), default=8765, metavar="P", help="default: 8765; 0 takes a free one")
+    add("--labeller", type=arguments.person, metavar="NAME", help="who labels (default: the page asks)")
+    add(
+        "--port",
+        type=arguments.whole_number(0, 65535),
+        default=8765,
+        metavar="P",
+        help="default: 8765; 0 takes a free one",
+    )
     add("--export", type=Path, metavar="FILE", help="write the labels as a table (CSV) and stop")
 
 
 def _takes_data(parser: argparse.ArgumentParser) -> None:
     where = "where data sets lie (default: $HOLONOM_DATA, then the user's cache)"
     parser.add_argument("--data", type=Path, metavar="ROOT", help=where)
-
-
-def _whole_number(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text) if text.removeprefix("-").isdecimal() else None
-        if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, got {text!r}")
-        return value
-
-    return parse
-
-
-def _name(text: str) -> str:
-    from .labelling.journal import checked_name
-
-    try:
-        return checked_name(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _device(text: str) -> str:
-    import torch
-
-    try:
-        torch.empty(0, device=text)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used here: {str(error).splitlines()[0]}") from None
-    return text
 
 
 # ── experiments ──────────────────────────────────────────────────────────────────────────────────
@@ -235,6 +207,7 @@ def _checked(options: argparse.Namespace) -> list[Experiment]:
         try:
             study = find(id)
             ranks.share(options.replicas or study.scales[options.scale]["replicas"])
+            study.settings(options.scale, dict(options.set))
         except (KeyError, ValueError) as error:
             raise Refusal(error.args[0]) from None
         for name in study.data:

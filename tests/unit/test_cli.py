@@ -219,3 +219,14 @@ def test_data_is_fetched_checked_and_listed(capsys, tmp_path):
 def test_the_package_runs_as_a_program():
     done = subprocess.run([sys.executable, "-m", "holonom", "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"holonom {__version__}\n")
+
+
+def test_experiments_come_in_the_papers_order() -> None:
+    ids = ["table1", "fig7", "fig6.1B", "fig10", "fig6.1A", "fig3.10", "fig3.9", "figD2", "fig6"]
+    in_order = ["fig3.9", "fig3.10", "fig6", "fig6.1A", "fig6.1B", "fig7", "fig10", "figD2", "table1"]
+    assert sorted(ids, key=base.natural) == in_order
+
+
+def test_the_number_of_runs_is_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "fig0", "--set", "replicas=3"]) == 2
+    assert "--replicas" in capsys.readouterr().err

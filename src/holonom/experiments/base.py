@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -35,6 +36,17 @@ class Experiment:
     body: Body
     data: tuple[str, ...] = field(default=())
 
+    def settings(self, scale: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a scale, some of them overridden; without the number of runs."""
+        own = {name: value for name, value in self.scales[scale].items() if name != "replicas"}
+        if "replicas" in overrides:
+            raise ValueError("the number of runs is not a setting: give it as --replicas (in Python: replicas=)")
+        if unknown := overrides.keys() - own.keys():
+            raise ValueError(
+                f"{self.id} has no setting {', '.join(sorted(unknown))}; it has {', '.join(own) or 'none'}"
+            )
+        return {**own, **overrides}
+
 
 _registered: dict[str, Experiment] = {}
 
@@ -64,10 +76,9 @@ def catalogue() -> dict[str, Experiment]:
 
 
 def natural(id: str) -> tuple[Any, ...]:
-    """fig3.10 after fig3.9."""
-    word = id.rstrip("0123456789.")
-    numbers = id[len(word) :].split(".")
-    return (word, *(int(n) for n in numbers if n))
+    """fig3.10 after fig3.9, fig6.1B after fig6.1A, fig7 after both."""
+    word, numbers, letter = re.fullmatch(r"(.*?)([\d.]*)([A-Z]?)", id).groups()  # type: ignore[union-attr]
+    return word, [int(n) for n in numbers.split(".") if n], letter
 
 
 def find(id: str) -> Experiment:

@@ -53,17 +53,11 @@ def reproduce(
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     ranks.start()
     study = find(id)
-    settings = dict(study.scales[scale])
-    count = settings.pop("replicas") if replicas is None else replicas
-    settings.pop("replicas", None)
+    overrides = dict(overrides or {})
+    settings = study.settings(scale, overrides)
+    count = study.scales[scale]["replicas"] if replicas is None else replicas
     if count < 1:
         raise ValueError(f"replicas must be at least 1, got {count}")
-    overrides = dict(overrides or {})
-    if "replicas" in overrides:
-        raise ValueError("the number of runs is not a setting: give it as --replicas (in Python: replicas=)")
-    if unknown := overrides.keys() - settings.keys():
-        raise ValueError(f"{id} has no setting {', '.join(sorted(unknown))}; it has {', '.join(settings)}")
-    settings.update(overrides)
     run = Run(id, scale, count, seed, ranks.device(device), Path(out) / id, root, resume, quiet)
     run.folder.mkdir(parents=True, exist_ok=True)
     resumed = checkpoints.prepare(run.folder, _settings(run, settings), resume)

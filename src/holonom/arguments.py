@@ -1,0 +1,47 @@
+"""Words of the command line as values, or the reason why they are none."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Callable
+from typing import Any
+
+
+def setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        raise argparse.ArgumentTypeError(f"{value!r} is no number, word in quotes or tuple of them") from None
+
+
+def whole_number(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text) if text.removeprefix("-").isdecimal() else None
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, got {text!r}")
+        return value
+
+    return parse
+
+
+def person(text: str) -> str:
+    from .labelling.journal import checked_name
+
+    try:
+        return checked_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def device(text: str) -> str:
+    import torch
+
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return text
