@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CODE := src tests benchmarks examples
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench browser clean
 
 run: $(VENV)/ready
 	$(BIN)/holonom reproduce fig1 --scale ci
@@ -21,6 +21,10 @@ lint: $(VENV)/ready
 
 bench: $(VENV)/bench-ready
 	$(BIN)/python -m benchmarks.run --out results/bench
+
+# The labelling page is tested in a real browser where there is one; without, that test says so and is skipped.
+browser:
+	command -v chromium || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
 
 # torch first and by itself, so that nothing else can choose another build of it.
 $(VENV)/ready: pyproject.toml constraints.txt
