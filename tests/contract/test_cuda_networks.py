@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.experiments.learner import Learner
-from holonom.experiments.networks import Networks, untrained
-from holonom.experiments.photographs import Photographs
-from holonom.experiments.recipes import RESNETS, VGGS, Recipe
-from holonom.experiments.walks import Walks
+from holonom.experiments.setups.learner import Learner
+from holonom.experiments.setups.networks import Networks, untrained
+from holonom.experiments.setups.photographs import Photographs
+from holonom.experiments.setups.recipes import RESNETS, VGGS, Recipe
+from holonom.experiments.setups.walks import Walks
 
 from ..photographs import SMALL, image_set
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from holonom import presets
-from holonom.experiments.hidden_weights import snapshot
-from holonom.experiments.planar import TWO_TURNS, Problem, problem
 from holonom.experiments.run import Fit
+from holonom.experiments.setups.hidden_weights import snapshot
+from holonom.experiments.setups.planar import TWO_TURNS, Problem, problem
+from holonom.experiments.setups.tabular import split
+from holonom.experiments.setups.thermo import grid, number, sgld, steps_to, temperature_of
 from holonom.experiments.studies.fig3_13 import _rise
 from holonom.experiments.studies.fig3_16 import _started
-from holonom.experiments.tabular import split
-from holonom.experiments.thermo import grid, number, sgld, steps_to, temperature_of
 
 from .small import small_run
 

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from holonom import Ensemble
 from holonom.batches import Shuffled
-from holonom.experiments import fashion, language, spectrum, spiral_depth
-from holonom.experiments.momentum import Momentum
+from holonom.experiments.setups import fashion, language, spectrum, spiral_depth
+from holonom.experiments.setups.momentum import Momentum
 from holonom.experiments.studies import fig7
 from holonom.models import TransformerLM
 
@@ -134,7 +134,7 @@ def test_candidates_are_different_and_repeatable() -> None:
 
 def test_circles_by_role_bound_weights_and_leave_biases() -> None:
     ensemble = Ensemble(lambda: TransformerLM(11, 8, feedforward=8), 2)
-    optimizer = language.c_cola_ud(ensemble, 0.4, 0.5)
+    optimizer = language.c_cola_ud(ensemble, language.Circles())
     radius = dict.fromkeys(dict(ensemble.named_parameters()), math.inf)
     for group in optimizer.param_groups:
         for name in group["param_names"]:
@@ -151,6 +151,14 @@ def test_circles_by_role_bound_weights_and_leave_biases() -> None:
         optimizer.step()
     for name, p in ensemble.named_parameters():
         assert p.abs().max() <= radius[name] * (1 + 1e-6)
+
+
+def test_held_out_text_is_the_end_of_every_column() -> None:
+    columns = torch.arange(1200).reshape(400, 3)
+    part = language.Text(columns, columns[:50], 1200, 8).held_out()
+    assert torch.equal(torch.cat([part.train, part.valid]), columns)
+    assert len(part.valid) == 40
+    assert len(language.Text(columns[:100], columns[:50], 1200, 8).held_out().valid) == language.LENGTH + 1
 
 
 # ── theory ───────────────────────────────────────────────────────────────────────────────────────

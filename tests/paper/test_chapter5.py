@@ -17,7 +17,11 @@ from holonom import Ensemble, Multirate
 from holonom.batches import Shuffled
 from holonom.capture import Stepper
 from holonom.data import Corpus, ImageSet, Sentences
-from holonom.experiments import (
+from holonom.experiments.base import find
+from holonom.experiments.claims import FAILS, HOLDS, OPEN
+from holonom.experiments.reproduce import reproduce
+from holonom.experiments.run import Array
+from holonom.experiments.setups import (
     image_transfer,
     multirate_transfer,
     planar,
@@ -28,14 +32,10 @@ from holonom.experiments import (
     transfer_report,
     transfer_runs,
 )
-from holonom.experiments.base import find
-from holonom.experiments.claims import FAILS, HOLDS, OPEN
-from holonom.experiments.multirate_transfer import FULL, OURS, OURS_TUNED, Outcome, Transfer
-from holonom.experiments.reproduce import reproduce
-from holonom.experiments.run import Array
+from holonom.experiments.setups.multirate_transfer import FULL, OURS, OURS_TUNED, Outcome, Transfer
+from holonom.experiments.setups.transfer_runs import Size
+from holonom.experiments.setups.transfer_steps import Arm, Student, Task, accuracy_on
 from holonom.experiments.studies import thm5_3_3
-from holonom.experiments.transfer_runs import Size
-from holonom.experiments.transfer_steps import Arm, Student, Task, accuracy_on
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
 from holonom.multirate import RandomSubsets
 

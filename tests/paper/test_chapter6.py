@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.experiments.descent import STEP, dropped_twice
-from holonom.experiments.lines import Line, by_layer, line
-from holonom.experiments.planar import TWO_TURNS
-from holonom.experiments.saddles import count, saddles
-from holonom.experiments.tasks import Task, on_spirals
-from holonom.experiments.thermo import adam
+from holonom.experiments.setups.descent import STEP, dropped_twice
+from holonom.experiments.setups.lines import Line, by_layer, line
+from holonom.experiments.setups.planar import TWO_TURNS
+from holonom.experiments.setups.saddles import count, saddles
+from holonom.experiments.setups.tasks import Task, on_spirals
+from holonom.experiments.setups.thermo import adam
 
 from .small import check_smoke, need_data, small_run
 

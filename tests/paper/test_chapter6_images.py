@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.experiments import cifar
-from holonom.experiments.cifar import BLOCKS, SMOKE, STAGES, Arm, Study, mean_shape, vgg_layers
-from holonom.experiments.layers import divided
-from holonom.experiments.lines import Line, mostly
-from holonom.experiments.recipes import Recipe, Start
+from holonom.experiments.setups import cifar
+from holonom.experiments.setups.cifar import BLOCKS, SMOKE, STAGES, Arm, Study, mean_shape, vgg_layers
+from holonom.experiments.setups.layers import divided
+from holonom.experiments.setups.lines import Line, mostly
+from holonom.experiments.setups.recipes import Recipe, Start
 from holonom.experiments.studies.fig6_3 import tops
 from holonom.experiments.studies.fig6_18 import FULL, STATISTICS, groups
 from holonom.experiments.studies.table6_1 import Row

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from holonom.data import ImageSet
 from holonom.errors import DataError
-from holonom.experiments import between, crowds, digits, people, readers, voters
 from holonom.experiments.claims import FAILS, HOLDS, OPEN
-from holonom.experiments.kept import Kept
 from holonom.experiments.reproduce import reproduce
+from holonom.experiments.setups import between, crowds, digits, people, readers, voters
+from holonom.experiments.setups.kept import Kept
 from holonom.labelling import Journal, People, load_pictures, write_csv
 from holonom.metrics import agreement
 from holonom.models import Generator

@@ -17,9 +17,9 @@ from ...optimizer import Langevin
 from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, near
-from ..landing import landing_expected
 from ..run import Array, Run
-from ..spectrum import Spectrum, circle, sphere
+from ..setups.landing import landing_expected
+from ..setups.spectrum import Spectrum, circle, sphere
 
 RADIUS, TEMPERATURE = 1.0, 1.0
 

@@ -9,10 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from ..base import experiment
-from ..boundaries import draw, probabilities
 from ..claims import Claim, greater
 from ..run import Fit, Run
-from ..spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
+from ..setups.boundaries import draw, probabilities
+from ..setups.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
 
 BOUND = 1.25  # of the picture
 

@@ -9,8 +9,8 @@ import numpy as np
 from ...multirate.averaging import HarmonicPair, State, reversible_averaging
 from ..base import experiment
 from ..claims import Claim, fact
-from ..resonances import OMEGA_SQUARED
 from ..run import Array, Run
+from ..setups.resonances import OMEGA_SQUARED
 
 # d(Q, q, P, p)/dt of H = ½P² + ½Ω²p² + ½Q² + ½Ω²(Q − q)²
 FIELD = np.array([

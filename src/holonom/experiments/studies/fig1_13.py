@@ -9,8 +9,8 @@ import numpy as np
 from ...multirate.resonance import reversible_averaging_map
 from ..base import experiment
 from ..claims import Claim, fact
-from ..resonances import OMEGA_SQUARED, draw_arguments, least_gap, shade, spectra, unstable_bands
 from ..run import Run
+from ..setups.resonances import OMEGA_SQUARED, draw_arguments, least_gap, shade, spectra, unstable_bands
 
 
 @experiment(

@@ -9,8 +9,8 @@ import numpy as np
 from ...multirate.resonance import respa_map
 from ..base import experiment
 from ..claims import Claim, fact
-from ..resonances import OMEGA, shade, spectra, unstable_bands
 from ..run import Run
+from ..setups.resonances import OMEGA, shade, spectra, unstable_bands
 
 
 @experiment(

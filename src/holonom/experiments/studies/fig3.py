@@ -14,11 +14,11 @@ from ...ensemble import Ensemble
 from ...metrics import cross_section
 from .. import ranks
 from ..base import experiment
-from ..boundaries import BOUND
 from ..claims import Claim, greater
-from ..landing import landing_expected
 from ..run import Array, Run
-from ..spiral_circle import HEADINGS, METHODS, RADII, STEP, TEMPERATURE, data, fit
+from ..setups.boundaries import BOUND
+from ..setups.landing import landing_expected
+from ..setups.spiral_circle import HEADINGS, METHODS, RADII, STEP, TEMPERATURE, data, fit
 
 AXES = {"x": "horizontal, y = 0", "y": "vertical, x = 0"}
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater
-from ..classifiers import pictures
-from ..planar import HEADINGS, problem, waves
 from ..run import Run
-from ..thermo import grid, number
+from ..setups.classifiers import pictures
+from ..setups.planar import HEADINGS, problem, waves
+from ..setups.thermo import grid, number
 
 PUBLISHED = (1e-8, 1e-7, 1e-6, 1e-5)
 HOTTER = (1e-4, 1e-3)

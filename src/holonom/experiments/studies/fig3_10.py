@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 
 from ... import presets
-from ..bars import grouped
 from ..base import experiment
 from ..claims import Claim, greater
-from ..planar import FOUR_TURNS, HEADINGS, problem
 from ..run import Array, Fit, Run
-from ..thermo import adam, adlala, grid, lol, over_training, strongest, temperature_of
+from ..setups.bars import grouped
+from ..setups.planar import FOUR_TURNS, HEADINGS, problem
+from ..setups.thermo import adam, adlala, grid, lol, over_training, strongest, temperature_of
 
 NOISES = (0.0, 0.005, 0.01, 0.05, 0.1)
 

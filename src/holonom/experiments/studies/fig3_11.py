@@ -8,9 +8,9 @@ import numpy as np
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..planar import HEADINGS, problem, waves
 from ..run import Run
-from ..thermo import adam, adlala, lol, sgld, steps_to
+from ..setups.planar import HEADINGS, problem, waves
+from ..setups.thermo import adam, adlala, lol, sgld, steps_to
 
 LEVEL = 0.9
 

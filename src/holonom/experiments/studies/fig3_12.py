@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, greater, near
-from ..planar import HEADINGS, problem, waves
 from ..run import Run
-from ..thermo import adam, adlala, lol, sgld, strongest
+from ..setups.planar import HEADINGS, problem, waves
+from ..setups.thermo import adam, adlala, lol, sgld, strongest
 
 
 @experiment(

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..planar import HEADINGS, TWO_TURNS, problem
 from ..run import Array, Fit, Run
-from ..thermo import adam, adlala, lol, sgd
+from ..setups.planar import HEADINGS, TWO_TURNS, problem
+from ..setups.thermo import adam, adlala, lol, sgd
 
 METHODS = {
     "SGD": sgd(0.1),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from ... import presets
-from ..bars import grouped
 from ..base import experiment
 from ..claims import Claim, greater, near
-from ..planar import FOUR_TURNS, HEADINGS, problem
 from ..run import Fit, Run
-from ..thermo import grid, strongest
+from ..setups.bars import grouped
+from ..setups.planar import FOUR_TURNS, HEADINGS, problem
+from ..setups.thermo import grid, strongest
 
 SGD_RATES = (0.05, 0.1, 0.15, 0.2)
 

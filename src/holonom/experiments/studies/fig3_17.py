@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater, near
-from ..classifiers import pictures
-from ..planar import FOUR_TURNS, HEADINGS, problem
 from ..run import Run
-from ..thermo import grid, number
+from ..setups.classifiers import pictures
+from ..setups.planar import FOUR_TURNS, HEADINGS, problem
+from ..setups.thermo import grid, number
 
 TEMPERATURES = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from ...data import spirals
 from ..base import experiment
 from ..claims import Claim, near
-from ..lines import draw, line, mostly_none, table
-from ..planar import HEADINGS
 from ..run import Run
-from ..tasks import Task, on_digits, on_spirals
-from ..thermo import adam, adlala
+from ..setups.lines import draw, line, mostly_none, table
+from ..setups.planar import HEADINGS
+from ..setups.tasks import Task, on_digits, on_spirals
+from ..setups.thermo import adam, adlala
 
 HIDDEN = {"MNIST": 100, "one turn": 20}
 METHODS = {

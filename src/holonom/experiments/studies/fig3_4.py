@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..lines import draw, line, mostly_barrier, table
-from ..planar import HEADINGS, TWO_TURNS
 from ..run import Run
-from ..tasks import on_spirals
-from ..thermo import adam, adlala
+from ..setups.lines import draw, line, mostly_barrier, table
+from ..setups.planar import HEADINGS, TWO_TURNS
+from ..setups.tasks import on_spirals
+from ..setups.thermo import adam, adlala
 
 METHODS = {"AdLaLa": adlala(0.25, driving_noise=0.01, coupling=0.1, friction=0.5), "Adam": adam(0.005)}
 

@@ -13,11 +13,11 @@ from ...ensemble import Ensemble
 from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater
-from ..lines import usable
-from ..planar import HEADINGS, TWO_TURNS, Method
 from ..run import Array, Fit, Run
-from ..saddles import count, saddles
-from ..tasks import Task, on_digits, on_spirals
+from ..setups.lines import usable
+from ..setups.planar import HEADINGS, TWO_TURNS, Method
+from ..setups.saddles import count, saddles
+from ..setups.tasks import Task, on_digits, on_spirals
 
 ROUNDING = 1e-5  # share of a surface's range that counts as flat; near a saddle the surface is
 SETTINGS = {"MNIST": {"lr": 0.15}, "two turns": {"lr": 0.25, "friction": 0.5}}

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..hidden_weights import histograms, history
-from ..planar import TWO_TURNS, problem
 from ..run import Run
-from ..thermo import adam, adlala, sgd, sgld
+from ..setups.hidden_weights import histograms, history
+from ..setups.planar import TWO_TURNS, problem
+from ..setups.thermo import adam, adlala, sgd, sgld
 
 METHODS = {
     "SGD": sgd(0.2),

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, best, greater
-from ..hidden_weights import histograms, history
-from ..planar import FOUR_TURNS, problem
 from ..run import Run
-from ..thermo import adlala
+from ..setups.hidden_weights import histograms, history
+from ..setups.planar import FOUR_TURNS, problem
+from ..setups.thermo import adlala
 from .fig3_6 import METHODS
 
 WITH_LESS_FRICTION = {**METHODS, "AdLaLa": adlala(0.25, driving_noise=0.01, coupling=0.1, friction=0.1)}

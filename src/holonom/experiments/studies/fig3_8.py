@@ -8,10 +8,10 @@ import numpy as np
 
 from ..base import experiment
 from ..claims import Claim, best, greater, near
-from ..hidden_weights import histograms, history
-from ..planar import TWO_TURNS, problem
 from ..run import Run
-from ..thermo import adam, adlala, sgd, sgld
+from ..setups.hidden_weights import histograms, history
+from ..setups.planar import TWO_TURNS, problem
+from ..setups.thermo import adam, adlala, sgd, sgld
 
 METHODS = {
     "SGD": sgd(0.1),

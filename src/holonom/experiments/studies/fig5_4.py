@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim
-from ..image_transfer import transfer
-from ..multirate_transfer import arms_at_best_rates, compare
 from ..run import Run
-from ..transfer_report import report, usual_claims
+from ..setups.image_transfer import transfer
+from ..setups.multirate_transfer import arms_at_best_rates, compare
+from ..setups.transfer_report import report, usual_claims
 
 
 @experiment(

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim
-from ..multirate_transfer import OURS, OURS_LAST, arms_at_best_rates, compare
 from ..run import Run
-from ..text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
-from ..transfer_report import report, usual_claims
+from ..setups.multirate_transfer import OURS, OURS_LAST, arms_at_best_rates, compare
+from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
+from ..setups.transfer_report import report, usual_claims
 
 
 @experiment(

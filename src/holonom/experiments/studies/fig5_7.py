@@ -11,10 +11,10 @@ from ...batches import Shuffled
 from ...data import ImageSet, mnist
 from ..base import experiment
 from ..claims import Claim, greater
-from ..random_subsets import Make, Perceptron, pixels, sgd, subsets
 from ..run import Fit, Run, accuracy_and_loss, both
-from ..spiral_depth import settled
-from ..transfer_steps import check_apart
+from ..setups.random_subsets import Make, Perceptron, pixels, sgd, subsets
+from ..setups.spiral_depth import settled
+from ..setups.transfer_steps import check_apart
 
 BATCH = 128
 DROPOUT = (0.2, 0.5)

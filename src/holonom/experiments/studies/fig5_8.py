@@ -9,9 +9,9 @@ import numpy as np
 from ...data import penn_treebank
 from ..base import experiment
 from ..claims import Claim, greater
-from ..language import LENGTH, Text, fit, lowest, text
-from ..random_subsets import EncodedText, Make, sgd, subsets
 from ..run import Fit, Run
+from ..setups.language import LENGTH, Text, fit, lowest, text
+from ..setups.random_subsets import EncodedText, Make, sgd, subsets
 
 PATTERNS = ("layers.*.attention.*.weight", "layers.*.feedforward.*.weight")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, STAGES, Study
 from ..claims import Claim, greater
-from ..lines import draw
 from ..run import Run
+from ..setups.cifar import CI, PAPER, SMOKE, STAGES, Study
+from ..setups.lines import draw
 
 DEPTHS = {"ResNet-18": "resnet18", "ResNet-34": "resnet34", "ResNet-50": "resnet50"}
 

@@ -10,12 +10,12 @@ import numpy as np
 from ...data import spirals
 from ..base import experiment
 from ..claims import Claim, greater, near
-from ..lines import Line, by_layer, line, mostly_barrier, mostly_none, table
-from ..lines import draw as draw_lines
-from ..planar import HEADINGS
 from ..run import Array, Fit, Run
-from ..tasks import on_spirals
-from ..thermo import adam
+from ..setups.lines import Line, by_layer, line, mostly_barrier, mostly_none, table
+from ..setups.lines import draw as draw_lines
+from ..setups.planar import HEADINGS
+from ..setups.tasks import on_spirals
+from ..setups.thermo import adam
 
 EARLY = 4  # layers that the thesis finds to have barriers
 STEP, POINTS = 1e-3, 1000

@@ -8,12 +8,12 @@ import numpy as np
 
 from ...landscape import blocks_of
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, Arm, Study
 from ..claims import Claim, best
-from ..lines import draw
-from ..networks import untrained
-from ..recipes import Recipe
 from ..run import Array, Run
+from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study
+from ..setups.lines import draw
+from ..setups.networks import untrained
+from ..setups.recipes import Recipe
 
 BLOCK, FULL, STATISTICS = "stages.2", "whole block", "running mean and variance"
 

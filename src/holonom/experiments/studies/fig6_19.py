@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, Arm, Study, vgg_layers
 from ..claims import Claim, greater, near
-from ..lines import draw, mostly
 from ..run import Array, Run
+from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, vgg_layers
+from ..setups.lines import draw, mostly
 
 NORMED, PLAIN = "vgg11", "vgg11 without norm"
 WITH_BARRIERS = tuple(f"layer {i}" for i in range(4, 11))  # published

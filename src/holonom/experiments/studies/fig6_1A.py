@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..lines import Line, line, mostly_barrier, mostly_none, table
-from ..lines import draw as draw_lines
-from ..planar import FOUR_TURNS, HEADINGS, TWO_TURNS
 from ..run import Run
-from ..tasks import on_digits, on_spirals
-from ..thermo import adam
+from ..setups.lines import Line, line, mostly_barrier, mostly_none, table
+from ..setups.lines import draw as draw_lines
+from ..setups.planar import FOUR_TURNS, HEADINGS, TWO_TURNS
+from ..setups.tasks import on_digits, on_spirals
+from ..setups.thermo import adam
 
 HIDDEN, STEP = (50, 50), 5e-4
 OWN, FRESH, UNTRAINED = "initial to trained", "fresh to trained", "initial to fresh"

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import BLOCKS, CI, PAPER, SMOKE, Study, mean_shape
 from ..claims import Claim, fact, greater, near
-from ..lines import draw, mostly, mostly_none
 from ..run import Run
+from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Study, mean_shape
+from ..setups.lines import draw, mostly, mostly_none
 
 
 @experiment(

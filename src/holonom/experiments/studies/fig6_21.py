@@ -8,9 +8,9 @@ import numpy as np
 
 from ..base import experiment
 from ..claims import Claim, best, greater
-from ..crowds import SCALES, crowds
-from ..people import percent
 from ..run import Array, Run
+from ..setups.crowds import SCALES, crowds
+from ..setups.people import percent
 
 Shares = dict[str, dict[float, Array]]  # kind of network → test accuracy → (repetitions,) percent
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, Study
 from ..claims import Claim, greater, near
-from ..lines import draw
-from ..recipes import Recipe, Start
 from ..run import Run
+from ..setups.cifar import CI, PAPER, SMOKE, Study
+from ..setups.lines import draw
+from ..setups.recipes import Recipe, Start
 
 FITTED = 0.999  # training accuracy that counts as all of it: one image in a thousand may be met wrongly
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, Arm, Study
 from ..claims import Claim, fact, greater, near
-from ..lines import Line, draw, mostly
-from ..recipes import Recipe, Start
 from ..run import Array, Run
+from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study
+from ..setups.lines import Line, draw, mostly
+from ..setups.recipes import Recipe, Start
 
 
 def tops(line: Line) -> Array:

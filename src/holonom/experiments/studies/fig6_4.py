@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
 from ..claims import Claim, best, fact, greater, near
-from ..lines import draw
-from ..recipes import Start
 from ..run import Run
+from ..setups.cifar import CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
+from ..setups.lines import draw
+from ..setups.recipes import Start
 
 PUBLISHED = {"B1": 91.79, "B2": 91.83, "B3": 92.35, "B4": 90.97}  # test accuracies in per cent
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import BLOCKS, CI, PAPER, SMOKE, Study
 from ..claims import Claim, greater
-from ..lines import draw, mostly
 from ..run import Run
+from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Study
+from ..setups.lines import draw, mostly
 
 
 @experiment(

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, Study
 from ..claims import Claim, best, fact, near
-from ..descent import WEIGHT_DECAY
-from ..lines import draw, mostly
 from ..run import Run
+from ..setups.cifar import CI, PAPER, SMOKE, Study
+from ..setups.descent import WEIGHT_DECAY
+from ..setups.lines import draw, mostly
 
 LITTLE, SOME, MUCH = (0.0, 1e-5), 1e-4, 1e-3
 

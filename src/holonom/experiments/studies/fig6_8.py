@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import CI, PAPER, SMOKE, Arm, Study
 from ..claims import Claim, best, greater, near
-from ..lines import draw, mostly
 from ..run import Run
+from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study
+from ..setups.lines import draw, mostly
 
 DISTANCES = {0.1: 1.03, 0.01: 0.88, 0.001: 0.22}  # published, by h (6.3)
 

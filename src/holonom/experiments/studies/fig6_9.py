@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import BLOCKS, CI, PAPER, SMOKE, Arm, Study
 from ..claims import Claim, greater, near
-from ..layers import divided, says_which
-from ..lines import draw
 from ..run import Array, Run
+from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Arm, Study
+from ..setups.layers import divided, says_which
+from ..setups.lines import draw
 
 
 @experiment(

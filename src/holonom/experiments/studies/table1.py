@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..boundaries import mean_curvatures
 from ..claims import Claim, best, greater
 from ..run import Run
-from ..spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
+from ..setups.boundaries import mean_curvatures
+from ..setups.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
 
 PUBLISHED = {"SGD": 519, "SGD+WD": 51.1, "C-SGD": 9.38, "SGLD": 8.73, "C-SGLD": 6.08}
 

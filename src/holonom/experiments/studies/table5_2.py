@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 from ..base import experiment
 from ..claims import Claim, greater
-from ..multirate_transfer import compare, tuned
 from ..run import Run
-from ..text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
-from ..transfer_report import report
-from ..transfer_steps import Arm
+from ..setups.multirate_transfer import compare, tuned
+from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
+from ..setups.transfer_report import report
+from ..setups.transfer_steps import Arm
 
 PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, h_S = k·h_F": "89.70",
              "last + fc, h_S = h_F": "89.29"}  # fmt: skip

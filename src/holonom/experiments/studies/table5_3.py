@@ -8,11 +8,11 @@ import numpy as np
 
 from ..base import experiment
 from ..claims import Claim, fact, greater
-from ..multirate_transfer import compare, tuned
 from ..run import Run
-from ..text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
-from ..transfer_report import report, shorter
-from ..transfer_steps import Arm
+from ..setups.multirate_transfer import compare, tuned
+from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
+from ..setups.transfer_report import report, shorter
+from ..setups.transfer_steps import Arm
 
 PUBLISHED = {
     "fc, k = 3": "89.26", "fc, k = 5": "89.43", "fc, k = 10": "88.53",

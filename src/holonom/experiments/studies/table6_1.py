@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..cifar import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
 from ..claims import Claim, fact, greater
-from ..layers import divided, says_which
-from ..lines import draw
-from ..recipes import Start
 from ..run import Array, Run
+from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
+from ..setups.layers import divided, says_which
+from ..setups.lines import draw
+from ..setups.recipes import Start
 from .fig6_2B import memorised
 from .fig6_3 import from_top
 from .fig6_4 import PUBLISHED as FORGOTTEN

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..base import experiment
-from ..cifar import BLOCKS, CI, PAPER, PUBLISHED_BARRIERS, SMOKE, Arm, Study, vgg_layers
 from ..claims import Claim, greater, near
-from ..layers import divided, says_which
-from ..lines import draw
 from ..run import Run
-from ..walks import Blocks
+from ..setups.cifar import BLOCKS, CI, PAPER, PUBLISHED_BARRIERS, SMOKE, Arm, Study, vgg_layers
+from ..setups.layers import divided, says_which
+from ..setups.lines import draw
+from ..setups.walks import Blocks
 from .fig6_19 import WITH_BARRIERS
 
 # Changes for layers with barriers ("apart") and for the rest; published accuracies of ResNet-18 and VGG-11.

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..base import experiment
 from ..claims import Claim, fact, greater, near
-from ..people import SCALES, percent, study
 from ..run import Run
+from ..setups.people import SCALES, percent, study
 
 
 @experiment(

@@ -10,8 +10,8 @@ import numpy as np
 from ...metrics import max_softmax
 from ..base import experiment
 from ..claims import OPEN, Claim, greater
-from ..people import SCALES, percent, study
 from ..run import Array, Run
+from ..setups.people import SCALES, percent, study
 
 PUBLISHED = {
     "models disagree, references agree": ("0.83 ± 0.178", "0.85 ± 0.172", "0.83 ± 0.187"),

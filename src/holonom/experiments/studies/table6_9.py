@@ -10,9 +10,9 @@ import torch
 from ...metrics import certainty, certainty_by_reference
 from ..base import experiment
 from ..claims import Claim, best, greater
-from ..crowds import SCALES, crowds
-from ..people import percent
 from ..run import Array, Run
+from ..setups.crowds import SCALES, crowds
+from ..setups.people import percent
 
 DOUBTFUL = 0.8  # certainty of people
 

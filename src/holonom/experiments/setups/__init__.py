@@ -1,0 +1,1 @@
+"""What sister figures share: problems, networks, optimizers and what is looked at."""
