@@ -67,6 +67,26 @@ def greater(name: str, published: str, larger: ArrayLike, smaller: ArrayLike, ma
     return Claim(name, published, mean + margin, half, decide(mean, half), detail)
 
 
+def most(name: str, published: str, flags: ArrayLike) -> Claim:
+    """More than half of the runs have a property: their share and its exact binomial interval.
+
+    A few runs that agree are no proof: of five, all have to, and even then the interval reaches below one half.
+    Runs that diverged (not finite) are left out and counted.
+    """
+    from scipy.stats import binomtest
+
+    flagged = np.asarray(flags, dtype=float)
+    good = flagged[np.isfinite(flagged)]
+    lost = f", {len(flagged) - len(good)} diverged" if len(good) < len(flagged) else ""
+    if not len(good):
+        return Claim(name, published, math.nan, math.inf, OPEN, f"no runs{lost}")
+    hits, share = int(good.sum()), float(good.mean())
+    low, high = binomtest(hits, len(good)).proportion_ci(CONFIDENCE)
+    verdict = HOLDS if low > 0.5 else FAILS if high < 0.5 else OPEN
+    detail = f"{hits} of {len(good)} runs, between {low:.2g} and {high:.2g}{lost}"
+    return Claim(name, published, share, max(share - low, high - share), verdict, detail)
+
+
 def best(name: str, published: str, arms: Mapping[str, ArrayLike], winner: str, lowest: bool = False) -> Claim:
     """``winner`` beats every other arm; the measured number is its lead over the nearest rival.
 

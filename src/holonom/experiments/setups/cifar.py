@@ -32,7 +32,7 @@ CI: dict[str, Any] = {
     "points": 11, "compiled": False,
 }  # fmt: skip
 PAPER: dict[str, Any] = {
-    "replicas": 3, "width": 64, "pool": True, "train": 50_000, "test": 10_000, "epochs": 30, "batch": 128,
+    "replicas": 6, "width": 64, "pool": True, "train": 50_000, "test": 10_000, "epochs": 30, "batch": 128,
     "tested": 2000, "points": 26, "compiled": False,
 }  # fmt: skip
 

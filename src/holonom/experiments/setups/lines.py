@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ... import landscape
 from .. import ranks
-from ..claims import Claim, greater
+from ..claims import Claim, most
 from ..run import Array, Run
 from .tasks import Task
 
@@ -102,14 +102,14 @@ def table(run: Run, lines: Mapping[str, Line], title: str = "Barriers of the tes
 
 def mostly_barrier(name: str, published: str, one: Line) -> Claim:
     """More than half of the runs cross a barrier."""
-    return greater(name, published, one.barriers(), np.full(len(one.values), 0.5))
+    return most(name, published, one.barriers())
 
 
 def mostly_none(name: str, published: str, one: Line) -> Claim:
     """Fewer than half of the runs cross a barrier; the numbers are shares of runs without one."""
-    return greater(name, published, 1 - one.barriers(), np.full(len(one.values), 0.5))
+    return most(name, published, 1 - one.barriers())
 
 
 def mostly(name: str, published: str, one: Line, *words: str) -> Claim:
     """More than half of the runs have one of these shapes."""
-    return greater(name, published, one.are(*words), np.full(len(one.values), 0.5))
+    return most(name, published, one.are(*words))

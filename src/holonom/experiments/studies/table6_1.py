@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..claims import Claim, fact, greater
+from ..claims import Claim, fact, greater, most
 from ..run import Array, Run
 from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
 from ..setups.layers import divided, says_which
@@ -73,8 +73,8 @@ class Row:
 def _mostly(*words: str) -> Callable[[Row], Claim]:
     def claim(row: Row) -> Claim:
         share = np.mean([arm.whole.are(*words) for arm in row.arms], 0)
-        name = f"{row.name}: {' or '.join(words)} for most"
-        return greater(name, row.shape, share, np.full_like(share, 0.5))
+        flags = np.where(np.isfinite(share), share > 0.5, np.nan)
+        return most(f"{row.name}: {' or '.join(words)} for most", row.shape, flags)
 
     return claim
 
