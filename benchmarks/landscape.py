@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from holonom import Ensemble
 from holonom.experiments.setups.spiral_circle import model as spiral_model
 from holonom.landscape import error_rate, interpolate, over
 from holonom.metrics import boundary_curvatures
-from holonom.models import mlp
+from holonom.models import mlp, resnet18
 
 from .timing import Contender, Runnable
 
@@ -28,15 +28,19 @@ MANY = 100  # classifiers that are to take less than a minute
 
 
 class Line:
-    """Two states of a perceptron and the images to evaluate them on."""
+    """Two states of a network and the images to evaluate them on, on the CPU or a GPU."""
 
-    def __init__(self, sizes: Sequence[int], images: int) -> None:
+    def __init__(self, sizes: tuple[int, ...] | None, images: int, device: str = "cpu") -> None:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.model, end = mlp(sizes), mlp(sizes)
-            self.data = torch.rand(images, sizes[0]), torch.randint(sizes[-1], (images,))
+            if sizes is None:
+                self.model, end, shape, classes = resnet18(), resnet18(), (3, 32, 32), 10
+            else:
+                self.model, end, shape, classes = mlp(sizes), mlp(sizes), sizes[:1], sizes[-1]
+            self.data = torch.rand(images, *shape).to(device), torch.randint(classes, (images,)).to(device)
+        self.model.to(device).eval()
         self.start = {name: x.clone() for name, x in self.model.state_dict().items()}
-        self.end = end.state_dict()
+        self.end = end.to(device).state_dict()
         self.alphas = torch.linspace(0, 1, POINTS, dtype=torch.float64)
 
     @torch.no_grad()
@@ -46,32 +50,34 @@ class Line:
         for alpha in self.alphas.tolist():
             mixed = {name: (1 - alpha) * x + alpha * self.end[name] for name, x in self.start.items()}
             self.model.load_state_dict(mixed)
-            totals = torch.zeros(len(METRICS), dtype=torch.float64)
+            totals = torch.zeros(len(METRICS), dtype=torch.float64, device=self.data[1].device)
             for x, y in zip(*(part.split(BATCH) for part in self.data), strict=True):
                 output = self.model(x)
                 totals += len(y) * torch.stack([metric(output, y) for metric in METRICS.values()])
             rows.append(totals / len(self.data[0]))
-        return torch.stack(rows, 1)
+        return torch.stack(rows, 1).cpu()
 
     def together(self) -> Tensor:
         return interpolate(self.model, self.start, self.end, over(self.data, METRICS), POINTS, progress=False).values
 
 
 @lru_cache(maxsize=1)
-def _line(sizes: tuple[int, ...], images: int) -> Line:
+def _line(*key: Any) -> Line:
     """Shared by a section's contenders."""
-    return Line(sizes, images)
+    return Line(*key)
 
 
-def loading_loop(sizes: tuple[int, ...], images: int) -> Contender:
+def loading_loop(*key: Any) -> Contender:
     return Contender(
-        "load_state_dict and evaluate, point by point", "baseline", lambda: Runnable(_line(sizes, images).by_loading)
+        "load_state_dict and evaluate, point by point", "baseline", lambda: Runnable(_line(*key).by_loading)
     )
 
 
-def all_points(sizes: tuple[int, ...], images: int, target: float | None = None) -> Contender:
+def all_points(*key: Any, target: float | None = None) -> Contender:
+    """``key``: what :class:`Line` is made of."""
+
     def build() -> Runnable:
-        line = _line(sizes, images)
+        line = _line(*key)
 
         def error() -> float:
             """Largest difference in loss, as a share of it."""

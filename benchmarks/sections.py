@@ -230,6 +230,10 @@ def landscapes(quick: bool) -> list[Section]:
         name = "-".join(map(str, sizes))
         path = landscape.all_points(sizes, images, target=0.2)
         sections.append(Section(f"51-point path, {name}", landscape.loading_loop(sizes, images), [path], SLOW))
+    if torch.cuda.is_available():
+        residual = (None, images, "cuda")
+        path = landscape.all_points(*residual, target=0.5)
+        sections.append(Section("51-point path, ResNet-18, GPU", landscape.loading_loop(*residual), [path], SLOW))
     boundaries = landscape.all_boundaries(classifiers, grid)
     title = f"curvature of {classifiers} boundaries, {grid}×{grid}"
     sections.append(Section(title, landscape.one_by_one(classifiers, grid), [boundaries], SLOW))

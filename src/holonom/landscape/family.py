@@ -35,6 +35,11 @@ class Family:
         return len(self.weights)
 
     @property
+    def on_a_line(self) -> bool:
+        """Whether every point lies on the line through two anchors: (1 − α) θ₀ + α θ₁."""
+        return self.weights.shape[1] == 2 and bool((self.weights.sum(1) - 1).abs().max() < 1e-12)
+
+    @property
     def bytes_per_point(self) -> int:
         return sum(x[0].numel() * x.element_size() for x in self.anchors.values())
 
@@ -56,13 +61,16 @@ class Family:
         return {name: total.to(x.dtype) for (name, x), total in zip(self.anchors.items(), totals, strict=True)}
 
 
-def combine(weights: Tensor, anchors: Tensor) -> Tensor:
+def combine(weights: Tensor, anchors: Tensor, on_a_line: bool = False) -> Tensor:
     """Σ wₖ anchorₖ, half precision summed in float32; exact where one weight is 1 and the others 0.
 
-    On a CPU a matrix product, one pass over memory; not on a GPU, where it may be rounded to TF32.
+    On a line one pass over memory. Elsewhere, on a CPU, a matrix product; not on a GPU, where it may be rounded
+    to TF32.
     """
     wide = anchors if anchors.dtype.itemsize >= 4 else anchors.float()
     own = weights.to(wide.device, wide.dtype)
+    if on_a_line:
+        return torch.lerp(wide[0], wide[1], own[1]).to(anchors.dtype)
     if wide.device.type == "cpu":
         return (own @ wide.flatten(1)).reshape(wide.shape[1:]).to(anchors.dtype)
     total = own[0] * wide[0]

@@ -67,11 +67,12 @@ class Points:
         family = self.families[number]
         weights = family.weights[rows].to(self.subject.device)
         key = (number, int(rows[0]), len(rows))
+        on_a_line = family.on_a_line
 
         def one(
             weights: Tensor, anchors: Values, fixed: Values, curves: Values, made: Values, batch: Any
         ) -> tuple[Values, Values]:
-            mixed = Mixed(weights, anchors, self._sharing, made)
+            mixed = Mixed(weights, anchors, self._sharing, made, on_a_line)
             values = measure(self._bound({**fixed, **mixed.parameters, **curves}, mixed), batch)
             return values, mixed.made if self._keep else {}
 

@@ -52,10 +52,16 @@ class Mixed(TorchFunctionMode):
     """
 
     def __init__(
-        self, weights: Tensor, anchors: Mapping[str, Tensor], names: set[str], made: dict[str, Tensor]
+        self,
+        weights: Tensor,
+        anchors: Mapping[str, Tensor],
+        names: set[str],
+        made: dict[str, Tensor],
+        on_a_line: bool = False,
     ) -> None:
         super().__init__()
         self.weights = weights
+        self.on_a_line = on_a_line
         self.made = dict(made)
         self._anchors: dict[int, Tensor] = {}
         self._names: dict[int, str] = {}
@@ -97,14 +103,14 @@ class Mixed(TorchFunctionMode):
         for k in range(self.weights.shape[0]):
             parts = [self._anchors[id(a)][k] if isinstance(a, Tensor) else a for a in args[1:3]]
             outputs.append(func(args[0], *parts, *args[3:]))
-        return combine(self.weights, torch.stack(outputs))
+        return combine(self.weights, torch.stack(outputs), self.on_a_line)
 
     def _mix(self, x: Tensor) -> Tensor:
         return self._make(self._names[id(x)], self._anchors[id(x)]) if id(x) in self._anchors else x
 
     def _make(self, name: str, anchors: Tensor) -> Tensor:
         if name not in self.made:
-            self.made[name] = combine(self.weights, anchors)
+            self.made[name] = combine(self.weights, anchors, self.on_a_line)
         return self.made[name]
 
 
