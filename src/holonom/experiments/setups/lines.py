@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from .. import ranks
 from ..claims import Claim, most
 from ..run import Array, Run
 from .tasks import Task
+
+_USUAL = 10  # colours that can be told apart
 
 State = dict[str, Tensor]
 
@@ -77,16 +79,26 @@ def _line(path: landscape.Path, diverged: Tensor) -> Line:
     return Line(path.alphas.numpy(), ranks.gather(values.T.numpy()).T)
 
 
+def _colours(count: int) -> Sequence[Any]:
+    """The usual ones; for more lines black for the first, which is the whole network, and a scale for its layers."""
+    from matplotlib import colormaps
+
+    if count <= _USUAL:
+        return [f"C{number}" for number in range(count)]
+    return ["black", *colormaps["viridis"](np.linspace(0, 0.95, count - 1))]
+
+
 def draw(run: Run, name: str, panels: Mapping[str, Mapping[str, Line]], caption: str, **axis: Any) -> None:
     """One panel a title, one colour a line: mean over runs thick, single runs thin."""
     size = (4.6 * len(panels), 3.8)
     with run.figure(name, caption, ncols=len(panels), figsize=size) as axes, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # all runs of an arm diverged: nothing to draw
         for panel, (title, lines) in zip(axes[0], panels.items(), strict=True):
-            for label, one in lines.items():
-                one.draw(panel, label)
+            for (label, one), colour in zip(lines.items(), _colours(len(lines)), strict=True):
+                one.draw(panel, label, color=colour)
             panel.set(title=title, xlabel="α", ylabel="test loss", **axis)
-            panel.legend(frameon=False, fontsize=8)
+            place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(lines) > _USUAL else {}
+            panel.legend(frameon=False, fontsize=8, **place)
 
 
 def table(run: Run, lines: Mapping[str, Line], title: str = "Barriers of the test loss along the line") -> None:
