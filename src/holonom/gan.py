@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch.nn.functional import softplus
 from .batches import Shuffled
 from .counter import Normals
 from .errors import CheckpointError
+from .files import load, save
 
 Progress = Callable[[int, int], None]
 
@@ -67,7 +67,8 @@ def train_gan(
         raise TypeError(f"images must be floats, scaled as the generator's output is, got {images.dtype}")
     key = torch.tensor(seed, device=images.device)
     order = Shuffled(images, images, batch, key)
-    game = _Game(generator, discriminator, lr, betas, torch.zeros(steps, 2, device=images.device))
+    rules = {"steps": steps, "latent": latent, "batch": batch, "lr": lr, "betas": tuple(betas), "seed": seed}
+    game = _Game(generator, discriminator, rules, torch.zeros(steps, 2, device=images.device))
     start = game.load(checkpoint) if checkpoint is not None and checkpoint.exists() else 0
     draw = Normals([(torch.Size((batch, latent)), images.dtype, 0, 0)], 0, images.device)
     rows = torch.empty(0)
@@ -93,15 +94,15 @@ def latents(count: int, latent: int = 100, *, seed: int = 0, device: torch.devic
 
 
 class _Game:
-    """Two networks, their optimizers, and the losses so far."""
+    """Two networks, their optimizers, and the losses so far; ``rules`` are what a checkpoint must agree on."""
 
-    def __init__(
-        self, generator: nn.Module, discriminator: nn.Module, lr: float, betas: tuple[float, float], losses: Tensor
-    ) -> None:
+    def __init__(self, generator: nn.Module, discriminator: nn.Module, rules: dict[str, Any], losses: Tensor) -> None:
         self.players = {"generator": generator, "discriminator": discriminator}
         self.optimizers = {
-            name: torch.optim.Adam(player.parameters(), lr, betas=betas) for name, player in self.players.items()
+            name: torch.optim.Adam(player.parameters(), rules["lr"], betas=rules["betas"])
+            for name, player in self.players.items()
         }
+        self.rules = rules
         self.losses = losses
 
     def play(self, step: int, real: Tensor, z: Tensor) -> None:
@@ -121,20 +122,19 @@ class _Game:
         self.optimizers[name].zero_grad()
 
     def save(self, path: Path, step: int) -> None:
-        state: dict[str, Any] = {"step": step, "losses": self.losses}
+        state: dict[str, Any] = {"step": step, "losses": self.losses, "rules": self.rules}
         for name, player in self.players.items():
             state[name] = player.state_dict()
             state[f"{name}'s optimizer"] = self.optimizers[name].state_dict()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        torch.save(state, partial)
-        os.replace(partial, path)  # a run killed while writing leaves the last checkpoint whole
+        save(state, path)
 
     def load(self, path: Path) -> int:
+        state = load(path, "delete it to start over", self.losses.device)
         try:
-            state = torch.load(path, weights_only=True, map_location=self.losses.device)
-            if len(state["losses"]) != len(self.losses):
-                raise ValueError(f"it is of a run of {len(state['losses'])} steps, not {len(self.losses)}")
+            then = state["rules"]
+            if changed := [name for name, value in self.rules.items() if then[name] != value]:
+                differences = ", ".join(f"{name} {then[name]}, not {self.rules[name]}" for name in changed)
+                raise ValueError(f"it is of another game: {differences}")
             for name, player in self.players.items():
                 player.load_state_dict(state[name])
                 self.optimizers[name].load_state_dict(state[f"{name}'s optimizer"])

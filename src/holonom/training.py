@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from .batches import Batches
 from .capture import Stepper
 from .ensemble import Ensemble, Loss
 from .errors import CheckpointError
+from .files import load, save
 
 _WORTH_THREADS = 100_000  # parameters of all replicas together
 
@@ -156,17 +156,11 @@ def _save(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    os.replace(partial, path)  # a run killed while writing leaves the last checkpoint whole
+    save(state, path)
 
 
 def _load(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History, steps: int) -> int:
-    try:
-        state = torch.load(path, weights_only=True, map_location=ensemble.seeds.device)
-    except Exception as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); delete it to start over") from None
+    state = load(path, "delete it to start over", ensemble.seeds.device)
     if state["steps"] != steps:
         raise CheckpointError(f"{path} is of a run of {state['steps']} steps, not {steps}; delete it to start over")
     try:

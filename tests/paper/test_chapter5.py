@@ -34,7 +34,7 @@ from holonom.experiments.setups import (
 )
 from holonom.experiments.setups.multirate_transfer import FULL, OURS, OURS_TUNED, Outcome, Transfer
 from holonom.experiments.setups.transfer_runs import Size
-from holonom.experiments.setups.transfer_steps import Arm, Student, Task, accuracy_on
+from holonom.experiments.setups.transfer_steps import Arm, Student, Task, accuracy_on, check_apart
 from holonom.experiments.studies import thm5_3_3
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
 from holonom.multirate import RandomSubsets
@@ -303,6 +303,13 @@ def test_steps_are_chosen_on_held_out_data(tmp_path: Path) -> None:
     chosen, arms = multirate_transfer.arms_at_best_rates(run, transfer, SimpleNamespace(rates=(0.02,)))
     assert chosen.task.lr == 0.02
     assert OURS_TUNED not in arms
+
+
+def test_held_out_data_are_there_and_apart() -> None:
+    check_apart(80, 20, 100)
+    for points, held_out in ((81, 20), (80, 0)):
+        with pytest.raises(ValueError, match=r"held.out"):
+            check_apart(points, held_out, 100)
 
 
 def test_a_search_starts_from_a_head_that_no_other_run_has(tmp_path: Path) -> None:

@@ -88,7 +88,9 @@ def test_metrics_of_an_arm(tmp_path: Path) -> None:
     assert arm.steps.tolist() == [4, 8, 12]
     assert (arm.distance > 0).all()
     lost = small_study(tmp_path, epochs=3).arm("lost", step=1e30, falling=False, blocks=BLOCKS)
+    at_the_end = small_study(tmp_path, epochs=1).arm("lost in the last epoch", step=1e30, falling=False)
     assert np.isnan(lost.accuracy).all()
+    assert np.isnan(at_the_end.accuracy).all()
     assert np.isnan(lost.distance).all()
     assert np.isnan(lost.highest()).all()
 
@@ -109,8 +111,8 @@ def test_shapes_of_known_lines() -> None:
     mixed = line(FALLS, CLIMBS, STAYS)
     assert mixed.are("barrier").tolist() == [0, 1, 0]
     assert mixed.are("plateau", "barrier").tolist() == [0, 1, 1]
-    assert mostly("", "", line(STAYS, STAYS), "plateau").verdict == "holds"
-    assert mostly("", "", line(FALLS, FALLS), "plateau").verdict == "does not hold"
+    assert mostly("", "", line(*6 * [STAYS]), "plateau").verdict == "holds"
+    assert mostly("", "", line(*6 * [FALLS]), "plateau").verdict == "does not hold"
     assert mean_shape(line(CLIMBS, [np.nan] * 5)) == "barrier"
     assert mean_shape(line([np.nan] * 5)) == "diverged"
 
@@ -121,10 +123,16 @@ def test_blocks_are_divided_by_their_barriers() -> None:
     assert divided(made(B1=falls, B2=falls), ("B1",)) == (("B1",), False)
     assert divided(made(B1=climbs, B2=climbs), ("B1",)) == (("B1",), False)
     np.testing.assert_allclose(made(B1=falls, B2=climbs).highest(), [2, 2])
+    some = made(B1=line(FALLS, FALLS), B2=line(FALLS, CLIMBS), B3=line(CLIMBS, CLIMBS))
+    assert some.crossing().tolist() == [1, 1]
+    assert made(B1=falls, B2=line(FALLS, CLIMBS)).crossing().tolist() == [0, 1]
 
 
-def test_the_top_of_a_line_lies_inside() -> None:
-    assert tops(line(FALLS, CLIMBS, [9.0, 1.0, 2.0, 3.0, 9.0])).tolist() == [0.25, 0.5, 0.75]
+def test_the_top_of_a_line_is_its_barriers_or_lies_inside() -> None:
+    late = [9.0, 5.0, 1.0, 3.0, 0.0]  # the barrier's top is lower than where the line comes from
+    assert tops(line(FALLS, CLIMBS, [9.0, 1.0, 2.0, 3.0, 9.0], late, [np.nan] * 5)).tolist() == [
+        0.25, 0.5, 0.75, 0.75, 0.25,
+    ]  # fmt: skip
 
 
 def test_rows_of_the_summary() -> None:

@@ -20,6 +20,7 @@ from holonom.experiments.claims import FAILS, HOLDS, OPEN
 from holonom.experiments.reproduce import reproduce
 from holonom.experiments.setups import between, crowds, digits, people, readers, voters
 from holonom.experiments.setups.kept import Kept
+from holonom.experiments.studies import table6_6
 from holonom.labelling import Journal, People, load_pictures, write_csv
 from holonom.metrics import agreement
 from holonom.models import Generator
@@ -123,6 +124,23 @@ def test_statistics_are_those_of_each_set() -> None:
     assert list(shares) == ["50 %", "60 %"]
     expected = agreement(answers[1, 2].argmax(-1), references).pair_disagreement.mean
     assert shares["60 %"][2] == pytest.approx(100 * expected)
+
+
+@pytest.mark.parametrize(("alike", "verdict"), [(True, FAILS), (False, HOLDS)])
+def test_networks_that_err_alike_do_not_err_on_different_images(
+    alike: bool, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine networks err on one image each of 90, which people take for zeros: all on the same or each on its own."""
+    labels = torch.zeros(3, 4, 9, 90, dtype=torch.int64)
+    for target in range(3):
+        for own in range(4):
+            for model in range(9):
+                labels[target, own, model, own if alike else own + 9 * model] = 1 + target + (0 if alike else model) % 5
+    answers = torch.nn.functional.one_hot(labels, 10).double()
+    given = people.Study((0.975, 0.98, 0.985), answers, torch.zeros(10, 90, dtype=torch.int64))
+    monkeypatch.setattr(table6_6, "study", lambda *_: given)
+    claims = table6_6.table6_6(small_run(tmp_path, 4), SMOKE)
+    assert [claim.verdict for claim in claims if "twice as many are misclassified" in claim.name] == 3 * [verdict]
 
 
 def test_crowds_are_taken_apart_by_repetition() -> None:

@@ -78,6 +78,10 @@ def test_near_has_three_answers():
     assert near("a", "b", values, 1.0, 0.05).verdict == HOLDS
     assert near("a", "b", values, 2.0, 0.05).verdict == FAILS
     assert near("a", "b", values, 1.05, 0.05).verdict == OPEN
+    diverged = near("a", "b", [*values, math.nan], 1.0, 0.05)
+    assert diverged.verdict == HOLDS
+    assert "4 runs, 1 diverged" in diverged.detail
+    assert near("a", "b", [math.nan], 1.0, 0.05).verdict == OPEN
 
 
 def test_a_fact_has_no_third_answer_and_json_has_no_nan():

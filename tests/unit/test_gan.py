@@ -94,7 +94,9 @@ def small(seed: int = 0) -> tuple[Generator, Discriminator]:
         return Generator(width=2, depth=3), Discriminator(width=2, depth=3)
 
 
-def play(steps: int, checkpoint: Path | None = None, stop: int | None = None) -> tuple[list[Tensor], Tensor]:
+def play(
+    steps: int, checkpoint: Path | None = None, stop: int | None = None, seed: int = 3, lr: float = 2e-4
+) -> tuple[list[Tensor], Tensor]:
     """The end of a game with 12 images, interrupted after ``stop`` steps if that is given."""
     players = small()
     images = normal(12, 1, 28, 28).float().tanh()
@@ -104,7 +106,7 @@ def play(steps: int, checkpoint: Path | None = None, stop: int | None = None) ->
         if done == stop:
             raise KeyboardInterrupt
 
-    losses = train_gan(*players, images, steps, batch=5, seed=3, checkpoint=checkpoint, checkpoint_every=2,
+    losses = train_gan(*players, images, steps, batch=5, lr=lr, seed=seed, checkpoint=checkpoint, checkpoint_every=2,
                        progress=progress)  # fmt: skip
     return [x for player in players for x in player.state_dict().values()], losses
 
@@ -126,10 +128,12 @@ def test_resuming_is_bit_equal(tmp_path: Path) -> None:
 
 def test_checkpoints_of_other_games_are_refused(tmp_path: Path) -> None:
     play(4, tmp_path / "gan.pt")
-    with pytest.raises(CheckpointError, match="a run of 4 steps, not 5"):
+    with pytest.raises(CheckpointError, match=r"gan\.pt cannot be continued .*another game: steps 4, not 5"):
         play(5, tmp_path / "gan.pt")
+    with pytest.raises(CheckpointError, match=r"lr 0\.0002, not 0\.01, seed 3, not 4"):
+        play(4, tmp_path / "gan.pt", seed=4, lr=0.01)
     (tmp_path / "gan.pt").write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match=r"gan\.pt cannot be continued"):
+    with pytest.raises(CheckpointError, match=r"gan\.pt cannot be read"):
         play(4, tmp_path / "gan.pt")
 
 

@@ -187,6 +187,12 @@ def test_names_that_are_none(tmp_path: Path, name: str) -> None:
         journal(tmp_path, name)
 
 
+def test_a_name_fits_into_a_files(tmp_path: Path) -> None:
+    label_all(journal(tmp_path, "李" * 26), [0] * 6)
+    with pytest.raises(ValueError, match="too long for a file's name"):
+        journal(tmp_path, "李" * 27)
+
+
 def test_names_stay_in_their_folder(tmp_path: Path) -> None:
     for name in ("Zoë", "e.e. cummings", "O'Hara", "李"):
         own = journal(tmp_path / "labels", name)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_product_, add_scaled_, copy_, scale_
-from ..trigonometry import cosines, sines
+from ..trigonometry import cosines, half_turns, sines
 from .base import Constraint, Copies, Landing, Phase, check_radius, describe, on
 
 
@@ -105,7 +105,7 @@ class Circle(Constraint):
         angles = zip(phase.slack, sines(phase.slack), cosines(phase.slack), step[:count], step[count:], strict=True)
         for u, sine, cosine, theta, xi in angles:
             r = self._r(u)
-            u.copy_(torch.atan2(r * sine + theta, r * cosine + xi) / math.pi)
+            u.copy_(half_turns(r * sine + theta, r * cosine + xi))
 
     def residual(self, phase: Phase) -> Tensor:
         worst = []

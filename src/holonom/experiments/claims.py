@@ -111,11 +111,17 @@ def best(name: str, published: str, arms: Mapping[str, ArrayLike], winner: str, 
 
 
 def near(name: str, published: str, values: ArrayLike, target: float, tolerance: float) -> Claim:
-    """The mean is ``target`` to within ``tolerance``: holds if its interval lies inside, fails if it lies outside."""
-    mean, half = mean_and_half_width(values)
+    """The mean is ``target`` to within ``tolerance``: holds if its interval lies inside, fails if it lies outside.
+
+    Runs that diverged (not finite) are left out and counted.
+    """
+    x = np.asarray(values, dtype=float)
+    good = x[np.isfinite(x)]
+    mean, half = mean_and_half_width(good) if len(good) else (math.nan, math.inf)
     gap = abs(mean - target)
     verdict = HOLDS if gap + half <= tolerance else FAILS if gap - half > tolerance else OPEN
-    return Claim(name, published, mean, half, verdict, f"within {tolerance:g} of {target:g}, {np.size(values)} runs")
+    lost = f", {len(x) - len(good)} diverged" if len(good) < len(x) else ""
+    return Claim(name, published, mean, half, verdict, f"within {tolerance:g} of {target:g}, {len(good)} runs{lost}")
 
 
 def fact(name: str, published: str, measured: float, holds: bool, uncertainty: float = 0.0, detail: str = "") -> Claim:

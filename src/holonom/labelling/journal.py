@@ -24,6 +24,7 @@ from ..errors import DataError
 CLASSES = 10
 SUFFIX = ".labels"
 _NAME = re.compile(r"\w[\w .'-]{0,39}")
+_LONGEST = 240  # bytes of a file's name, before its suffix
 
 
 class Conflict(ValueError):
@@ -44,7 +45,7 @@ class Journal:
         self.person = checked_name(person)
         self.images, self.fingerprint = images, fingerprint
         self.order = order(self.person, images)
-        self.path = Path(folder) / f"{quote(self.person.casefold(), safe='')}{SUFFIX}"
+        self.path = Path(folder) / f"{_stem(self.person)}{SUFFIX}"
         self._lock = Lock()
         if self.path.exists():
             self._check(read_head(self.path))
@@ -113,7 +114,14 @@ def checked_name(person: str) -> str:
     name = unicodedata.normalize("NFC", " ".join(person.split()))
     if not _NAME.fullmatch(name):
         raise ValueError(f"a name has 1 to 40 letters, digits, spaces and . ' - _, got {person[:60]!r}")
+    if len(_stem(name)) > _LONGEST:
+        raise ValueError(f"{name} is too long for a file's name; give a shorter one")
     return name
+
+
+def _stem(person: str) -> str:
+    """Of the person's file."""
+    return quote(person.casefold(), safe="")
 
 
 def order(person: str, images: int) -> list[int]:

@@ -39,7 +39,7 @@ def generator(run: Run, settings: SimpleNamespace, digits: Digits, checkpoint: P
             made, judge, real, settings.gan_steps, batch=batch, lr=settings.gan_lr, seed=run.seed,
             checkpoint=checkpoint, progress=lambda done, steps: progress(done, steps, None),
         )  # fmt: skip
-    checkpoint.unlink()
+    checkpoint.unlink(missing_ok=True)  # another experiment of the run set may have finished first
     return made.state_dict()
 
 

@@ -81,6 +81,11 @@ class Arm:
         top: Array = np.max([line.heights() for line in self.blocks.values()], 0)
         return top
 
+    def crossing(self) -> Array:
+        """(runs,) 1 where some block has a barrier."""
+        some: Array = np.max([line.barriers() for line in self.blocks.values()], 0)
+        return some
+
     def with_barriers(self) -> tuple[str, ...]:
         """The blocks with a barrier in the mean over runs."""
         return tuple(name for name, line in self.blocks.items() if mean_shape(line) == "barrier")
@@ -193,7 +198,7 @@ def _padded(network: Network, epochs: int) -> list[Array]:
     """Every metric for all epochs: a training that stopped stays where it was, one that diverged is lost."""
     rows = []
     for metric in METRICS:
-        values = np.array(network.curves[metric])
-        last = np.nan if network.diverged else values[-1]
-        rows.append(np.concatenate([values, np.full(epochs - len(values), last)]))
+        *before, last = network.curves[metric]
+        end = np.nan if network.diverged else last  # a lost network still has an accuracy, that of chance
+        rows.append(np.array([*before, *[end] * (epochs - len(before))]))
     return rows

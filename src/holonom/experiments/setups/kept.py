@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ...errors import CheckpointError
+from ...files import load, save
 from .. import ranks
 
 
@@ -40,18 +37,11 @@ class Kept:
     def _get(self, name: str, make: Callable[[], Any]) -> Any:
         path = self._path(name)
         if not path.exists():
-            made = make()
-            partial = path.with_suffix(".partial")
-            torch.save(made, partial)
-            os.replace(partial, path)
+            save(make(), path)
         return self._read(name)
 
     def _read(self, name: str) -> Any:
-        path = self._path(name)
-        try:
-            return torch.load(path, weights_only=True, map_location="cpu")
-        except Exception as error:
-            raise CheckpointError(f"{path} cannot be read ({error}); delete it to make it anew") from None
+        return load(self._path(name), "delete it to make it anew")
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.pt"

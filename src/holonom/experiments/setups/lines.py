@@ -33,6 +33,10 @@ class Line:
         """(runs,) height of the barrier; 0 for a path that only falls."""
         return np.array([np.nan if shape is None else shape.height for shape in self._shapes()])
 
+    def places(self) -> Array:
+        """(runs,) α of the barrier's top."""
+        return np.array([np.nan if shape is None else shape.place for shape in self._shapes()])
+
     def barriers(self) -> Array:
         """(runs,) 1 where there is a barrier, beyond the tolerance of :func:`holonom.landscape.classify`."""
         return self.are("barrier")

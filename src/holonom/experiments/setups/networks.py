@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from ...errors import CheckpointError
+from ...files import load, save
 from .learner import Learner
 from .photographs import Photographs, generator
 from .recipes import Recipe, State
 
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 FOLDER = "networks"
+AGAIN = "delete it to train this network again"
 Watch = Callable[[int], None]
 
 
@@ -70,7 +68,7 @@ class Networks:
         if path.exists():
             self.read += 1
             watch(recipe.epochs)
-            return Network(**load(path))
+            return Network(**load(path, AGAIN))
         network = self._train(recipe, self.folder / f"{key}.part", watch)
         self.trained += 1
         save(vars(network), path)
@@ -87,7 +85,7 @@ class Networks:
         curves: dict[str, list[float]] = {metric: [] for metric in METRICS}
         before = 0.0
         if checkpoint.exists():
-            found = load(checkpoint)
+            found = load(checkpoint, AGAIN)
             learner.load_state_dict(found["learner"])
             curves, before = found["curves"], found["seconds"]
         started = saved = time.monotonic()
@@ -124,20 +122,3 @@ def _finished(recipe: Recipe, curves: dict[str, list[float]]) -> bool:
 def _kept(model: nn.Module) -> State:
     """A copy of the state in main memory."""
     return {name: x.detach().to("cpu", copy=True).contiguous() for name, x in model.state_dict().items()}
-
-
-def save(content: dict[str, Any], path: Path) -> None:
-    """All or nothing: an interrupted save leaves the file as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f"{path.suffix}.{os.getpid()}")
-    torch.save(content, partial)
-    os.replace(partial, path)
-
-
-def load(path: Path) -> dict[str, Any]:
-    """What :func:`save` wrote."""
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        return content
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); delete it to train this network again") from error

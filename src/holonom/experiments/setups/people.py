@@ -124,7 +124,8 @@ def ask(
 ) -> dict[str, Tensor]:
     """What :func:`read` gives, of all runs, gathered from all ranks."""
     x = as_input(given.images).to(run.device)
-    file = f"{name}-{run.replicas}x{seeds}-every-{settings.look_every}-until-{'-'.join(map(str, targets))}"
+    shown = fingerprint(given.images.numpy())[:12]  # made anew, on a GPU they need not be the same
+    file = f"{name}-{run.replicas}x{seeds}-every-{settings.look_every}-until-{'-'.join(map(str, targets))}-{shown}"
     own = given.kept.own(file, lambda: read(run, settings, name, given.digits, x, targets, seeds))
     gathered = {}
     for key, values in own.items():

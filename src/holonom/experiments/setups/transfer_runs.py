@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...errors import CheckpointError
+from ...files import load, save
 from ...noise import mix
 from .. import ranks
 from ..run import Array, Run
@@ -63,10 +62,10 @@ def finetune(run: Run, task: Task, arm: Arm, name: str, replica: int, size: Size
         train_epoch(student, size, generator)
         judged.append(judge(student.model))
         if len(judged) > size.epochs:
-            write(file, {"judged": judged})
+            save({"judged": judged}, file)
         elif time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
             state = {"model": student.model.state_dict(), "optimizer": student.optimizer.state_dict()}
-            write(file, {"judged": judged, "generator": generator.get_state(), **state})
+            save({"judged": judged, "generator": generator.get_state(), **state}, file)
             saved = time.monotonic()
     return judged
 
@@ -86,24 +85,10 @@ def pretrained(run: Run, model: Network, train: Callable[[Network], None]) -> Ne
         model.load_state_dict(kept["model"])
     else:
         train(model)
-        write(file, {"model": model.state_dict()})
+        save({"model": model.state_dict()}, file)
     return model.cpu()
-
-
-def write(file: Path, state: dict[str, Any]) -> None:
-    """As a whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    torch.save(state, partial)
-    os.replace(partial, file)
 
 
 def read(file: Path) -> dict[str, Any]:
     """What was written, or nothing."""
-    if not file.exists():
-        return {}
-    try:
-        state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); delete it to train that run again") from None
-    return state
+    return load(file, "delete it to train that run again") if file.exists() else {}

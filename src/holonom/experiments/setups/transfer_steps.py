@@ -31,6 +31,8 @@ class Task:
 
 def check_apart(points: int, held_out: int, there_are: int) -> None:
     """The data to train on are the first, those held out the last."""
+    if held_out < 1:
+        raise ValueError(f"held_out must be at least 1: settings are chosen by held-out data, got {held_out}")
     if points + held_out > there_are:
         raise ValueError(f"{points} points and {held_out} held out overlap: there are {there_are}")
 

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...files import save
 from .. import ranks
 from ..run import Array, Run
-from .transfer_runs import read, write
+from .transfer_runs import read
 from .transfer_steps import Arm, Student, Task
 
 
@@ -36,7 +37,7 @@ def time_ratios(run: Run, task: Task, arms: dict[str, Arm], rounds: int) -> dict
                 if number:  # the first round warms up
                     ratios[name].append(ratio)
             progress(number, rounds, None)
-    write(file, ratios)
+    save(ratios, file)
     return {name: np.array(values) for name, values in ratios.items()}
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ... import landscape
+from ...files import load, save
 from ..run import Array
-from .networks import Network, Networks, load, save, untrained
+from .networks import Network, Networks, untrained
 from .photographs import Photographs
 from .recipes import Recipe
 
@@ -41,7 +42,7 @@ class Walks:
         if network.diverged:
             return {name: np.full_like(self.alphas, np.nan) for name in wanted}
         path = self.networks.folder / f"{self.networks.key(recipe)}.lines"
-        known: dict[str, Tensor] = load(path) if path.exists() else {}
+        known: dict[str, Tensor] = load(path, "delete it to walk again") if path.exists() else {}
         names = {name: repr((len(self.alphas), self.tested, block)) for name, block in wanted.items()}
         if missing := {name: block for name, block in wanted.items() if names[name] not in known}:
             known |= {names[name]: values for name, values in self._walk(recipe, network, missing).items()}

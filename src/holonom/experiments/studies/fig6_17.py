@@ -66,8 +66,8 @@ def fig6_17(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "h = 0.001. Six hidden layers have seven layers of weights, so the thesis's layers 5–8 are 5–7 here; wide "
         f"layers have {wide} nodes."
     )
-    accuracy = np.concatenate([fit.final("test_accuracy") for fit in fits.values()])
-    return [near("all reach full test accuracy", "100 %", accuracy, 1.0, 0.02), *claims]
+    lowest = np.min([fit.final("test_accuracy") for fit in fits.values()], 0)  # of the networks with one seed
+    return [near("all reach full test accuracy: the lowest", "100 %", lowest, 1.0, 0.02), *claims]
 
 
 def _claims(spiral: str, narrow: dict[str, Line], broad: dict[str, Line], mixed: dict[str, Line]) -> list[Claim]:

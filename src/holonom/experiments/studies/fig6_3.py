@@ -15,9 +15,9 @@ from ..setups.recipes import Recipe, Start
 
 
 def tops(line: Line) -> Array:
-    """(runs,) α of the highest point between the ends: where there is a barrier, its top."""
+    """(runs,) α of the barrier's top; of the highest point between the ends where there is no barrier."""
     inside = np.where(np.isfinite(line.values[:, 1:-1]), line.values[:, 1:-1], -np.inf)
-    places: Array = line.alphas[1 + inside.argmax(1)]
+    places: Array = np.where(line.barriers() == 1, line.places(), line.alphas[1 + inside.argmax(1)])
     return places
 
 
@@ -51,7 +51,8 @@ def fig6_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
     study.report(
         arms,
         f"{crossing.sum()} of {run.replicas} runs cross a barrier; the claims are about them, as in the thesis, or "
-        f"about all if there are none. Every run started again from the highest point inside its line, α = {places}.",
+        f"about all if there are none. Every run started again from its barrier's top, or else from the highest point "
+        f"inside its line, α = {places}.",
     )
     shown = {"no weight decay": {arm.arm: arm.whole for arm in arms.values()}}
     draw(run, "lines", shown, "Test loss from initial to trained weights, without weight decay.")
