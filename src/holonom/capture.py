@@ -167,15 +167,24 @@ class Stepper:
         return self._order, self._cursor
 
     def _record(self, order: Tensor, cursor: Tensor) -> Any:
-        graph = torch.cuda.CUDAGraph()
-        gc.collect()
-        gc.disable()  # an older run's graph, collected during this recording, would void it
-        try:
-            with torch.cuda.graph(graph):  # records, runs nothing
-                self._step(order, cursor)
-                cursor.add_(1)
-        finally:
-            gc.enable()
+        def step() -> None:
+            self._step(order, cursor)
+            cursor.add_(1)
+
+        graph = record(step)
         self._recorded = self._numbers()
         self._count(-1)
         return graph
+
+
+def record(step: Callable[[], None]) -> Any:
+    """What a step does on the GPU, as a graph to replay; nothing of it runs now."""
+    graph = torch.cuda.CUDAGraph()
+    gc.collect()
+    gc.disable()  # another run's graph, collected during this recording, would void it
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    finally:
+        gc.enable()
+    return graph

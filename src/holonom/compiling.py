@@ -19,4 +19,5 @@ def own(function: F, name: str | None = None) -> F:
         function.__defaults__,
         function.__closure__,
     )
+    copy.__kwdefaults__ = function.__kwdefaults__
     return copy  # type: ignore[return-value]

@@ -61,14 +61,20 @@ class Normals:
         return -(-self.counts[i] // (2 if self.specs[i][1] == torch.float64 else 4))
 
     def __call__(self, seeds: Tensor, step: Tensor, draw: int) -> list[Tensor]:
-        planes = {dtype: _planes(dtype, *table, seeds, step, draw) for dtype, table in self.tables.items()}
+        planes: dict[torch.dtype, tuple[Tensor, ...]] = {}
+        if not torch.compiler.is_compiling():
+            planes = {dtype: _planes(dtype, *table, seeds, step, draw) for dtype, table in self.tables.items()}
         begin = dict.fromkeys(self.tables, 0)
         drawn = []
         for i, (shape, dtype, *_) in enumerate(self.specs):
-            end = begin[dtype] + self._blocks(i)
-            parts = [plane[..., begin[dtype] : end] for plane in planes[dtype]]
+            own = slice(begin[dtype], begin[dtype] + self._blocks(i))
+            if planes:
+                parts = [plane[..., own] for plane in planes[dtype]]
+            else:
+                # Compiled tensor by tensor, the planes are written to where they belong instead of copied there.
+                parts = list(_planes(dtype, *(table[own] for table in self.tables[dtype]), seeds, step, draw))
             drawn.append(torch.cat(parts, -1)[..., : self.counts[i]].reshape(shape))
-            begin[dtype] = end
+            begin[dtype] = own.stop
         return drawn
 
 

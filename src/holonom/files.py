@@ -24,4 +24,5 @@ def load(path: Path, otherwise: str, device: torch.device | str = "cpu") -> Any:
     try:
         return torch.load(path, weights_only=True, map_location=device)
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); {otherwise}") from None
+        reason = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on to advise a load that runs code
+        raise CheckpointError(f"{path} cannot be read ({reason}); {otherwise}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch.optim import Optimizer
 
 from holonom import Ensemble, Multirate
 from holonom.batches import Shuffled
-from holonom.capture import Stepper
+from holonom.capture import Stepper, record
 from holonom.multirate import RandomSubsets
 from holonom.training import train
 
@@ -102,6 +104,26 @@ def test_replays_by_kind_are_the_steps_one_by_one(name: str) -> None:
     assert sum(graph.count for graph in stepper._graphs.values()) >= 30
     for key, value in found[0].items():
         assert torch.equal(value, found[1][key]), key
+
+
+def test_nothing_is_collected_during_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording on no GPU; garbage is collected again afterwards, also if the step fails."""
+    seen: list[str] = []
+
+    @contextmanager
+    def graph(made: str) -> Iterator[None]:
+        seen.append(f"{made} begins")
+        yield
+        seen.append(f"{made} ends")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "graph")
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    assert record(lambda: seen.append(f"collecting: {gc.isenabled()}")) == "graph"
+    assert seen == ["graph begins", "collecting: False", "graph ends"]
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        record(lambda: seen.append(str(1 // 0)))
+    assert gc.isenabled()
 
 
 def run(name: str, device: str, **options: Any) -> dict[str, Tensor]:

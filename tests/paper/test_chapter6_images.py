@@ -103,8 +103,8 @@ FALLS, CLIMBS, STAYS = [4.0, 3.0, 2.0, 1.0, 0.0], [2.0, 1.0, 3.0, 1.0, 0.0], [2.
 
 
 def made(name: str = "made", whole: Line | None = None, accuracy: float = 0.5, **blocks: Line) -> Arm:
-    curves = {"test_accuracy": np.full((1, 2), accuracy)}
-    return Arm(name, Recipe(), curves, whole or line(FALLS, FALLS), blocks)
+    curves = {"test_accuracy": np.full((1, 6), accuracy)}
+    return Arm(name, Recipe(), curves, whole or line(*6 * [FALLS]), blocks)
 
 
 def test_shapes_of_known_lines() -> None:
@@ -136,7 +136,8 @@ def test_the_top_of_a_line_is_its_barriers_or_lies_inside() -> None:
 
 
 def test_rows_of_the_summary() -> None:
-    low, high = made("low", accuracy=0.5, B=line(FALLS, FALLS)), made("high", accuracy=0.6, B=line(CLIMBS, CLIMBS))
+    low = made("low", accuracy=0.5, B=line(*6 * [FALLS]))
+    high = made("high", accuracy=0.6, B=line(*6 * [CLIMBS]))
     row = Row("deeper", "H-LB", "better", (high,), low)
     assert row.shapes() == "NB, H-LB (+2)"
     assert row.gain() == pytest.approx(10)

@@ -28,8 +28,16 @@ def test_greater_pairs_its_runs():
     assert greater("a", "b", common + 0.1 + 0.01 * rng.normal(size=8), common, margin=0.1).verdict == OPEN
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-7])
+@pytest.mark.parametrize(("runs", "verdict"), [(2, OPEN), (5, OPEN), (6, HOLDS)])
+def test_a_few_equal_differences_prove_nothing(runs, verdict, rounding):
+    winner = 0.25 + rounding * np.arange(runs)
+    assert greater("a", "b", winner, np.full(runs, 0.24)).verdict == verdict
+    assert best("a", "b", {"a": winner, "b": np.full(runs, 0.24)}, "a").verdict == verdict
+
+
 def test_greater_leaves_out_and_counts_what_diverged():
-    claim = greater("a", "b", [1.0, 1.1, math.nan], [0.0, 0.1, 0.0])
+    claim = greater("a", "b", [1.0, 1.1, math.nan], [0.0, 0.2, 0.0])
     assert "2 runs, 1 diverged" in claim.detail
     assert greater("a", "b", [math.nan], [0.0]).verdict == OPEN
 

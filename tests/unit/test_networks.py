@@ -229,6 +229,15 @@ def test_walks_are_landscape_paths_and_are_kept(
     assert counted[-1] == [WHOLE], "other points are another line"
 
 
+def test_a_network_that_is_trained_anew_has_lines_of_its_own(data: Photographs, tmp_path: Path) -> None:
+    networks = Networks(tmp_path, data)
+    Walks(networks, data, 8, 5).along(SMALL, networks.get(SMALL), {})
+    assert networks.lines(SMALL).exists()
+    (tmp_path / f"{networks.key(SMALL)}.pt").unlink()
+    networks.get(SMALL)
+    assert not networks.lines(SMALL).exists()
+
+
 def test_a_network_says_whether_it_diverged() -> None:
     finite, lost = {"w": torch.ones(2)}, {"w": torch.tensor([1.0, torch.nan])}
     assert not Network(finite, finite, {}).diverged

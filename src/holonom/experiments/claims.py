@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "inconclusive"
 CONFIDENCE = 0.95
+ENOUGH_ALIKE = 6  # runs: as many coins show the same side less often than once in twenty times
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,20 @@ def mean_and_half_width(values: ArrayLike, confidence: float = CONFIDENCE) -> tu
     return float(x.mean()), half
 
 
+def interval(differences: ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The same for differences of two arms, but a few that are all alike prove nothing.
+
+    Accuracies come in steps of one test example, so that two or three runs differ by the same number by chance,
+    and Student's interval has no width.
+    """
+    x = np.asarray(differences, dtype=float)
+    if not len(x):
+        return math.nan, math.inf
+    mean, half = mean_and_half_width(x, confidence)
+    alike = float(np.ptp(x)) <= 1e-4 * abs(mean)
+    return mean, math.inf if alike and len(x) < ENOUGH_ALIKE else half
+
+
 def decide(mean: float, half_width: float) -> str:
     """Is a mean that is claimed to be positive beyond its uncertainty on one side?"""
     if not (math.isfinite(mean) and math.isfinite(half_width)):
@@ -60,7 +75,7 @@ def greater(name: str, published: str, larger: ArrayLike, smaller: ArrayLike, ma
     a, b = np.asarray(larger, dtype=float), np.asarray(smaller, dtype=float)
     good = np.isfinite(a) & np.isfinite(b)
     difference = (a - b)[good] - margin
-    mean, half = mean_and_half_width(difference) if good.any() else (math.nan, math.inf)
+    mean, half = interval(difference)
     detail = f"{a[good].mean():.4g} against {b[good].mean():.4g}, {int(good.sum())} runs" if good.any() else "no runs"
     if not good.all():
         detail += f", {int((~good).sum())} diverged"
@@ -101,7 +116,7 @@ def best(name: str, published: str, arms: Mapping[str, ArrayLike], winner: str, 
     for arm, values in rivals.items():
         difference = sign * (own - values)
         difference = difference[np.isfinite(difference)]
-        leads[arm] = mean_and_half_width(difference, confidence) if len(difference) else (math.nan, math.inf)
+        leads[arm] = interval(difference, confidence)
     verdicts = [decide(*lead) for lead in leads.values()]
     verdict = FAILS if FAILS in verdicts else HOLDS if all(v == HOLDS for v in verdicts) else OPEN
     nearest = min(leads, key=lambda arm: leads[arm][0] if math.isfinite(leads[arm][0]) else math.inf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -80,6 +80,11 @@ class Arm:
         """(runs,) height of the highest barrier of a single block."""
         top: Array = np.max([line.heights() for line in self.blocks.values()], 0)
         return top
+
+    def mean_height(self, blocks: Iterable[str]) -> Array:
+        """(runs,) of some blocks' barriers."""
+        mean: Array = np.mean([self.blocks[name].heights() for name in blocks], 0)
+        return mean
 
     def crossing(self) -> Array:
         """(runs,) 1 where some block has a barrier."""

@@ -76,12 +76,6 @@ def text(run: Run, corpus: Corpus, columns: int, width: int, most: int | None = 
     train, valid = batches(corpus.train[:most], columns), batches(corpus.valid[:most], min(columns, COLUMNS_AT_ONCE))
     return Text(train.to(run.device), valid.to(run.device), len(corpus.vocabulary), width)
 
-    def held_out(self, share: float = 0.1) -> Text:
-        """The last part of every column of the training text, a window at least, to validate on; the rest to train."""
-        cut = len(self.train) - max(LENGTH + 1, round(share * len(self.train)))
-        columns = min(self.train.shape[1], COLUMNS_AT_ONCE)
-        return Text(self.train[:cut], self.train[cut:, :columns], self.vocabulary, self.width)
-
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(output.flatten(0, -2), target.flatten())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ...capture import record
 from .descent import MOMENTUM, dropped_twice
 from .recipes import Recipe
 
@@ -127,13 +127,5 @@ class Learner:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def _record(self) -> None:
-        self._graph = None
-        graph = torch.cuda.CUDAGraph()
-        gc.collect()
-        gc.disable()  # another network's graph, collected during this recording, would void it
-        try:
-            with torch.cuda.graph(graph):  # records, runs nothing
-                self._next()
-        finally:
-            gc.enable()
-        self._graph, self._recorded = graph, self._steps()
+        self._graph = None  # its memory serves the next one
+        self._graph, self._recorded = record(self._next), self._steps()

@@ -61,6 +61,10 @@ class Networks:
         """The name of a network's files: other data, devices or versions train another network."""
         return recipe.key(*self._circumstances)
 
+    def lines(self, recipe: Recipe) -> Path:
+        """The file of what was seen on a network's lines."""
+        return self.folder / f"{self.key(recipe)}.lines"
+
     def get(self, recipe: Recipe, watch: Watch = lambda epoch: None) -> Network:
         """``watch`` is called with the number of epochs done."""
         key = self.key(recipe)
@@ -71,6 +75,7 @@ class Networks:
             return Network(**load(path, AGAIN))
         network = self._train(recipe, self.folder / f"{key}.part", watch)
         self.trained += 1
+        self.lines(recipe).unlink(missing_ok=True)  # of one that was deleted, whose weights need not have been the same
         save(vars(network), path)
         (self.folder / f"{key}.part").unlink(missing_ok=True)
         return network

@@ -41,7 +41,7 @@ class Walks:
         wanted = {WHOLE: "*", **blocks}
         if network.diverged:
             return {name: np.full_like(self.alphas, np.nan) for name in wanted}
-        path = self.networks.folder / f"{self.networks.key(recipe)}.lines"
+        path = self.networks.lines(recipe)
         known: dict[str, Tensor] = load(path, "delete it to walk again") if path.exists() else {}
         names = {name: repr((len(self.alphas), self.tested, block)) for name, block in wanted.items()}
         if missing := {name: block for name, block in wanted.items() if names[name] not in known}:

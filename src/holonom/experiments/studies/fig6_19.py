@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
-
 from ..base import experiment
 from ..claims import Claim, greater, near
-from ..run import Array, Run
+from ..run import Run
 from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, vgg_layers
 from ..setups.lines import draw, mostly
 
@@ -50,7 +48,8 @@ def fig6_19(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "Test loss while one layer, or all, move.",
         yscale="log",
     )
-    inside, outside = (_mean(normed, given) for given in (True, False))
+    inside = normed.mean_height(WITH_BARRIERS)
+    outside = normed.mean_height(name for name in normed.blocks if name not in WITH_BARRIERS)
     return [
         mostly("with batch norm: not monotone", "non-monotone", normed.whole, "barrier", "plateau"),
         mostly("without batch norm: the line falls", "monotone decay", plain.whole, "no barrier"),
@@ -58,10 +57,3 @@ def fig6_19(run: Run, settings: SimpleNamespace) -> list[Claim]:
         greater("lower accuracy without batch norm, %", "worse", normed.accuracy, plain.accuracy),
         near("test accuracy with batch norm, %", "91.93 %", normed.accuracy, 91.93, 1.0),
     ]
-
-
-def _mean(arm: Arm, with_barriers: bool) -> Array:
-    """(runs,) mean height over the layers that the thesis finds to have barriers, or over the others."""
-    chosen = [line.heights() for name, line in arm.blocks.items() if (name in WITH_BARRIERS) == with_barriers]
-    mean: Array = np.mean(chosen, 0)
-    return mean

@@ -42,16 +42,11 @@ def fig6_9(run: Run, settings: SimpleNamespace) -> list[Claim]:
         yscale="log",
     )
     return [
-        greater("barriers of these blocks are lower", "removed", _mean(base, high), _mean(careful, high)),
+        greater("barriers of these blocks are lower", "removed", base.mean_height(high), careful.mean_height(high)),
         greater("fewer of these blocks have barriers", "none", _share(base, high), _share(careful, high)),
         greater("lower accuracy, %", "92.2 against 90.1", base.accuracy, careful.accuracy),
         near("test accuracy with the smaller step, %", "90.1 %", careful.accuracy, 90.1, 1.0),
     ]
-
-
-def _mean(arm: Arm, blocks: tuple[str, ...]) -> Array:
-    mean: Array = np.mean([arm.blocks[name].heights() for name in blocks], 0)
-    return mean
 
 
 def _share(arm: Arm, blocks: tuple[str, ...]) -> Array:
