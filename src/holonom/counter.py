@@ -72,7 +72,8 @@ class Normals:
                 parts = [plane[..., own] for plane in planes[dtype]]
             else:
                 # Compiled tensor by tensor, the planes are written to where they belong instead of copied there.
-                parts = list(_planes(dtype, *(table[own] for table in self.tables[dtype]), seeds, step, draw))
+                elements, streams = self.tables[dtype]
+                parts = list(_planes(dtype, elements[own], streams[own], seeds, step, draw))
             drawn.append(torch.cat(parts, -1)[..., : self.counts[i]].reshape(shape))
             begin[dtype] = own.stop
         return drawn
