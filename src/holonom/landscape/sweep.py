@@ -19,7 +19,7 @@ from .statistics import batch_norms, by_batch, observe
 
 # All points of a batch share the work of their first layer, so a batch is cut small enough for all points; above
 # this size memory comes fresh from the system every time, which costs more than it saves.
-_COMFORTABLE = 24 << 20
+_COMFORTABLE = 16 << 20
 
 
 class Options(TypedDict, total=False):
