@@ -36,7 +36,7 @@ class Stepper:
     def __init__(self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: bool) -> None:
         self.ensemble, self.optimizer, self.loss, self.batches = ensemble, optimizer, loss, batches
         self._parameters = dict(ensemble.named_parameters())
-        self._compiled = compiled
+        self._parts_compiled = False  # the first step, before a whole one can be compiled, is not worth it
         self._programs: dict[Hashable, Callable[..., dict[str, Tensor]]] = {}
         self._whole: Step | None = None
         self._try_whole = compiled and isinstance(optimizer, Langevin) and not isinstance(optimizer, DueOptimizer)
@@ -45,13 +45,19 @@ class Stepper:
             batches.compile()
         if isinstance(optimizer, Langevin):
             optimizer.guard_gradients = False  # a replica that diverges is its own affair
-            if compiled:
-                for group in optimizer.param_groups:
-                    group["fuse"] = True if group["fuse"] is None else group["fuse"]
+        if compiled and not self._try_whole:
+            self._compile_parts()
         self._graphs: dict[Hashable, Any] = {}
         self._recorded: Any = None
         self._warm: dict[Hashable, int] = {}
         self._order: Tensor | None = None
+
+    def _compile_parts(self) -> None:
+        """Gradients and letters by themselves: where a step is not, or no longer, compiled as a whole."""
+        self._try_whole, self._parts_compiled = False, True
+        if isinstance(self.optimizer, Langevin):
+            for group in self.optimizer.param_groups:
+                group["fuse"] = True if group["fuse"] is None else group["fuse"]
 
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
@@ -95,8 +101,8 @@ class Stepper:
                 self._count(1)
                 return
             except BackendCompilerFailed as error:  # it fails before anything is written
-                self._try_whole = False
                 say_uncompiled(error)
+                self._compile_parts()
         if isinstance(self.optimizer, DueOptimizer):
             self.optimizer.step(lambda: self._take(order, place))  # a second time where a slow part has leapt
         else:
@@ -111,7 +117,7 @@ class Stepper:
 
     def _gradients(self) -> Callable[..., dict[str, Tensor]]:
         """Compiled apart for every choice of what is differentiated: one program never serves another choice."""
-        if not self._compiled:
+        if not self._parts_compiled:
             return self._differentiate
         trained = tuple(p.requires_grad for p in self._parameters.values())
         if trained not in self._programs:
@@ -130,12 +136,13 @@ class Stepper:
         if self._whole is not None:
             if self._numbers_then == self._numbers():
                 return self._whole
-            self._try_whole = False  # a schedule; compiling for every value would cost more than it saves
+            self._compile_parts()  # a schedule; compiling for every value would cost more than it saves
             return None
         assert isinstance(self.optimizer, Langevin)
         plan = self.optimizer.steady_steps()
         if plan is None:
-            self._try_whole = any(group["step"] == 0 for group in self.optimizer.param_groups)
+            if all(group["step"] for group in self.optimizer.param_groups):
+                self._compile_parts()
             return None
         names = {id(p): name for name, p in self._parameters.items()}
         named = [([[names[id(p)] for p in cell] for cell in cells], advance) for cells, advance in plan]

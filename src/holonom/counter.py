@@ -21,6 +21,7 @@ from .trigonometry import cosines, sines
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53 - (1 << 32), 0xCD9E8D57 - (1 << 32))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
+_LARGE = 1 << 17  # normals
 
 Spec = tuple[torch.Size, torch.dtype, int, int]  # one tensor to draw: its shape, dtype, parameter and part
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -62,7 +63,7 @@ class Normals:
 
     def __call__(self, seeds: Tensor, step: Tensor, draw: int) -> list[Tensor]:
         planes: dict[torch.dtype, tuple[Tensor, ...]] = {}
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() or sum(self.counts) * seeds.numel() < _LARGE:
             planes = {dtype: _planes(dtype, *table, seeds, step, draw) for dtype, table in self.tables.items()}
         begin = dict.fromkeys(self.tables, 0)
         drawn = []
@@ -71,7 +72,8 @@ class Normals:
             if planes:
                 parts = [plane[..., own] for plane in planes[dtype]]
             else:
-                # Compiled tensor by tensor, the planes are written to where they belong instead of copied there.
+                # Compiled tensor by tensor, planes are written to where they belong instead of copied there; the
+                # generator is then compiled as often as there are tensors, which small draws do not repay.
                 elements, streams = self.tables[dtype]
                 parts = list(_planes(dtype, elements[own], streams[own], seeds, step, draw))
             drawn.append(torch.cat(parts, -1)[..., : self.counts[i]].reshape(shape))
