@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from holonom.experiments.setups import cifar
-from holonom.experiments.setups.cifar import BLOCKS, SMOKE, STAGES, Arm, Study, mean_shape, vgg_layers
+from holonom.experiments.setups.cifar import BLOCKS, SMOKE, STAGES, Arm, Study, as_published, mean_shape, vgg_layers
 from holonom.experiments.setups.layers import divided
 from holonom.experiments.setups.lines import Line, mostly
 from holonom.experiments.setups.recipes import Recipe, Start
@@ -165,3 +166,11 @@ def test_layers_of_vgg() -> None:
     before = torch.get_rng_state()
     vgg_layers(Recipe(architecture="vgg11", width=2))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_published_numbers_are_claimed_of_networks_of_that_size() -> None:
+    full = Recipe(width=64, images=50_000, epochs=100)
+    values = np.array([92.0, 92.3, 92.1])
+    for changes, made in (({}, 1), ({"epochs": 30}, 0), ({"width": 8}, 0), ({"images": 9}, 0)):
+        arm: Any = SimpleNamespace(recipe=replace(full, **changes))
+        assert len(as_published(arm, "accuracy", "92.2 %", values, 92.2, 1.0)) == made

@@ -15,6 +15,7 @@ from ... import landscape
 from ...data import cifar10
 from ...metrics import distance
 from .. import ranks
+from ..claims import Claim, near
 from ..run import Array, Run
 from . import lines
 from .lines import Line
@@ -35,6 +36,8 @@ PAPER: dict[str, Any] = {
     "replicas": 6, "width": 64, "pool": True, "train": 50_000, "test": 10_000, "epochs": 30, "batch": 128,
     "tested": 2000, "points": 26, "compiled": False,
 }  # fmt: skip
+
+FULL_WIDTH, FULL_IMAGES, FULL_EPOCHS = 64, 50_000, 100  # the thesis's
 
 STAGES: Blocks = {"stem": "stem", **{f"B{i}": f"stages.{i - 1}" for i in range(1, 5)}, "fc": "head"}
 BLOCKS: Blocks = {
@@ -170,6 +173,7 @@ class Study:
     def _set_up(self) -> str:
         own = self.settings
         pooled = "with" if own.pool else "without"
+        less = (own.width, len(self.data)) != (FULL_WIDTH, FULL_IMAGES) or own.epochs < FULL_EPOCHS
         return (
             f"Optimizer, batch and augmentation are the chapter's; the networks train for {own.epochs} epochs (100 in "
             f"the thesis) on {len(self.data):,} images, the step falling tenfold after one and two thirds of them. "
@@ -179,7 +183,16 @@ class Study:
             "Training metrics are those met while training; an epoch leaves out what fills no batch; a GPU computes in "
             f"bfloat16, weights staying float32. {self.networks.trained} networks were trained for this "
             f"result and {self.networks.read} read from {FOLDER}/, where other experiments of this run set keep them."
+            + (" Smaller or trained less than the thesis's, they are not held against its numbers." if less else "")
         )
+
+
+def as_published(arm: Arm, name: str, published: str, values: Array, target: float, tolerance: float) -> list[Claim]:
+    """That a number is the published one; claimed of networks that are as wide and trained as long as the thesis's."""
+    own = arm.recipe
+    if (own.width, own.images) != (FULL_WIDTH, FULL_IMAGES) or own.epochs < FULL_EPOCHS:
+        return []
+    return [near(name, published, values, target, tolerance)]
 
 
 def mean_shape(line: Line) -> landscape.Shape:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Study
+from ..setups.cifar import CI, PAPER, SMOKE, Study, as_published
 from ..setups.lines import draw
 from ..setups.recipes import Recipe, Start
 
@@ -51,5 +51,5 @@ def fig6_2b(run: Run, settings: SimpleNamespace) -> list[Claim]:
         near("random labels are fitted", "100 %", arms["random labels"].final("train_accuracy"), 1.0, 0.01),
         greater("higher barrier from random labels", "higher", fooled.whole.heights(), scratch.whole.heights()),
         greater("lower accuracy from random labels, %", "lower", scratch.accuracy, fooled.accuracy),
-        near("test accuracy from scratch, %", "90.0 %", scratch.accuracy, 90.01, 1.0),
+        *as_published(scratch, "test accuracy from scratch, %", "90.0 %", scratch.accuracy, 90.01, 1.0),
     ]

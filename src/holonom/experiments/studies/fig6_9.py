@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..base import experiment
-from ..claims import Claim, greater, near
+from ..claims import Claim, greater
 from ..run import Array, Run
-from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Arm, Study
+from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Arm, Study, as_published
 from ..setups.layers import divided, says_which
 from ..setups.lines import draw
 
@@ -45,7 +45,7 @@ def fig6_9(run: Run, settings: SimpleNamespace) -> list[Claim]:
         greater("barriers of these blocks are lower", "removed", base.mean_height(high), careful.mean_height(high)),
         greater("fewer of these blocks have barriers", "none", _share(base, high), _share(careful, high)),
         greater("lower accuracy, %", "92.2 against 90.1", base.accuracy, careful.accuracy),
-        near("test accuracy with the smaller step, %", "90.1 %", careful.accuracy, 90.1, 1.0),
+        *as_published(careful, "test accuracy with the smaller step, %", "90.1 %", careful.accuracy, 90.1, 1.0),
     ]
 
 

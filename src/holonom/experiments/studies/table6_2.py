@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..base import experiment
-from ..claims import Claim, greater, near
+from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import BLOCKS, CI, PAPER, PUBLISHED_BARRIERS, SMOKE, Arm, Study, vgg_layers
+from ..setups.cifar import BLOCKS, CI, PAPER, PUBLISHED_BARRIERS, SMOKE, Arm, Study, as_published, vgg_layers
 from ..setups.layers import divided, says_which
 from ..setups.lines import draw
 from ..setups.walks import Blocks
@@ -101,7 +101,10 @@ def _claims(network: str, column: int, rows: dict[str, Arm]) -> list[Claim]:
         against("weight decay belongs to layers with barriers", "WD (B), no WD (NB)", "no WD (B), WD (NB)"),
         against("only there is better than none", "WD (B), no WD (NB)", "no WD (all)"),
         *(
-            near(f"{network}: {row}, %", f"{published[column]} %", accuracy[row], published[column], 1.0)
+            claim
             for row, (_, published) in ROWS.items()
+            for claim in as_published(
+                rows[row], f"{network}: {row}, %", f"{published[column]} %", accuracy[row], published[column], 1.0
+            )
         ),
     ]
