@@ -28,7 +28,7 @@ PATTERNS = ("layers.*.attention.*.weight", "layers.*.feedforward.*.weight")
         "momentum": 0.9,
     },
     ci={
-        "replicas": 3, "epochs": 10, "columns": 8, "width": 32, "most": 10_000, "grid": (0.2,), "steps_off": 5,
+        "replicas": 3, "epochs": 5, "columns": 8, "width": 32, "most": 5000, "grid": (0.2,), "steps_off": 5,
         "momentum": 0.9,
     },
     paper={
