@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -36,8 +37,9 @@ class Clock(DueOptimizer):
                 f"by {fastest} and multiply the rates by it"
             )
 
+    @abstractmethod
     def _move(self, groups: list[Group]) -> None:
-        raise NotImplementedError
+        """One step of these groups."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ class RateError(RuntimeError):
     """A step whose gradients are not those its time scales are due."""
 
 
-class DueOptimizer(Optimizer):
+class DueOptimizer(Optimizer, ABC):
     """A ``torch.optim.Optimizer`` whose gradients are taken inside ``with opt.due():``.
 
     The first block after a step clears the gradients; further blocks before the next step add to them
@@ -32,13 +33,13 @@ class DueOptimizer(Optimizer):
     # step out in silence, after which the next block would add to gradients full of infinities.
     _step_supports_amp_scaling = True
 
+    @abstractmethod
     def _prepare(self) -> AbstractContextManager[None]:
         """A context in which the model is as this step's gradient wants it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _advance(self, closure: Callable[[], Any] | None) -> None:
         """One step from the gradients at hand; ``closure`` can take others where they are wanted."""
-        raise NotImplementedError
 
     def upcoming(self) -> Hashable | None:
         """What kind of step comes next, with all that it reads in place: steps of a kind run the same operations on
