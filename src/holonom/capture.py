@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable
 from types import MethodType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from .optimizer import Langevin
 _WARM_UP = 3  # steps before a capture: kernels compile, workspaces are allocated, a rotated word starts to owe
 
 Step = Callable[[Tensor, Tensor], Any]
+Compiled = bool | Literal["gradients"]
 
 
 class Stepper:
@@ -30,22 +31,27 @@ class Stepper:
     Compiled, looking up the batch, differentiating and (where the optimizer can be traced) moving the
     weights are one pass. On a GPU the step is recorded once and replayed: the host only counts. It is
     recorded again when a hyperparameter changes, since numbers are part of the recording. Of an optimizer
-    with several kinds of steps (fast and slow ones, say) each kind is recorded.
+    with several kinds of steps (fast and slow ones, say) each kind is recorded. With ``compiled="gradients"``
+    the weights are moved as they are: one program serves every hyperparameter.
     """
 
-    def __init__(self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: bool) -> None:
+    def __init__(
+        self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: Compiled
+    ) -> None:
         self.ensemble, self.optimizer, self.loss, self.batches = ensemble, optimizer, loss, batches
         self._parameters = dict(ensemble.named_parameters())
-        self._parts_compiled = False  # the first step, before a whole one can be compiled, is not worth it
+        # The first step, before a whole one can be compiled, is not worth it.
+        self._gradients_compiled = compiled == "gradients"
         self._programs: dict[Hashable, Callable[..., dict[str, Tensor]]] = {}
         self._whole: Step | None = None
-        self._try_whole = compiled and isinstance(optimizer, Langevin) and not isinstance(optimizer, DueOptimizer)
+        whole_possible = isinstance(optimizer, Langevin) and not isinstance(optimizer, DueOptimizer)
+        self._try_whole = compiled is True and whole_possible
         self._numbers_then: Any = None
         if compiled:
             batches.compile()
         if isinstance(optimizer, Langevin):
             optimizer.guard_gradients = False  # a replica that diverges is its own affair
-        if compiled and not self._try_whole:
+        if compiled is True and not self._try_whole:
             self._compile_parts()
         self._graphs: dict[Hashable, Any] = {}
         self._recorded: Any = None
@@ -54,7 +60,7 @@ class Stepper:
 
     def _compile_parts(self) -> None:
         """Gradients and letters by themselves: where a step is not, or no longer, compiled as a whole."""
-        self._try_whole, self._parts_compiled = False, True
+        self._try_whole, self._gradients_compiled = False, True
         if isinstance(self.optimizer, Langevin):
             for group in self.optimizer.param_groups:
                 group["fuse"] = True if group["fuse"] is None else group["fuse"]
@@ -117,7 +123,7 @@ class Stepper:
 
     def _gradients(self) -> Callable[..., dict[str, Tensor]]:
         """Compiled apart for every choice of what is differentiated: one program never serves another choice."""
-        if not self._parts_compiled:
+        if not self._gradients_compiled:
             return self._differentiate
         trained = tuple(p.requires_grad for p in self._parameters.values())
         if trained not in self._programs:

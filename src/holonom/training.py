@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .batches import Batches
-from .capture import Stepper
+from .capture import Compiled, Stepper
 from .ensemble import Ensemble, Loss
 from .errors import CheckpointError
 from .files import load, save
@@ -58,7 +58,7 @@ def train(
     checkpoint: Path | None = None,
     checkpoint_every: int | None = None,
     after_epoch: Callable[[int], None] | None = None,
-    compiled: bool | None = None,
+    compiled: Compiled | None = None,
     progress: Callable[[int, int, History], None] | None = None,
 ) -> History:
     """Take ``steps`` optimizer steps with every replica and return the metrics along the way.
@@ -72,7 +72,8 @@ def train(
         checkpoint: a file. If it exists the run continues from it, bit for bit as if it had not stopped.
         checkpoint_every: steps between checkpoints (default: at every evaluation).
         after_epoch: called with the number of epochs done; the place for a scheduler.
-        compiled: compile the step. None decides by the work ahead.
+        compiled: compile the step, or its gradients alone: the larger part of it where networks are large. None
+            decides by the work ahead.
         progress: called with (step, steps, history so far).
     """
     if compiled is None:

@@ -36,6 +36,10 @@ def trained(kind: type[Learner], recipe: Recipe, compiled: bool = False) -> tupl
     return learner, [learner.learn(epoch, *data.epoch(recipe, epoch))[0] for epoch in range(recipe.epochs)]
 
 
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+
+
 @pytest.mark.parametrize(
     ("architecture", "compiled"), [*((kind, False) for kind in (*RESNETS, *VGGS)), ("resnet18", True)]
 )
@@ -46,10 +50,10 @@ def test_recorded_steps_are_the_steps(architecture: str, compiled: bool) -> None
     plain, others = trained(Unrecorded, recipe)
     assert np.isfinite(losses).all()
     np.testing.assert_allclose(losses, others, rtol=0.05)
-    for (name, p), q in zip(recorded.model.named_parameters(), plain.model.parameters(), strict=True):
-        assert p.dtype == torch.float32
-        far = float((p - q).norm() / (q.norm() + 1e-3))
-        assert far < (0.3 if compiled else 0.1), f"{name} is {far:.2g} away"  # fused kernels round at other places
+    assert all(p.dtype == torch.float32 for p in recorded.model.parameters())
+    ours, theirs, start = (flat(model) for model in (recorded.model, plain.model, untrained(recipe)))
+    apart = float((ours - theirs).norm() / (theirs - start).norm())
+    assert apart < (0.5 if compiled else 0.2), f"{apart:.2g} of the way apart"  # fused kernels round at other places
     counted = [x for name, x in recorded.model.state_dict().items() if name.endswith("num_batches_tracked")]
     assert all(int(x) == 24 for x in counted), "every step ran once"
 

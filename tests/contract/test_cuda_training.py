@@ -78,3 +78,25 @@ def test_compiled_and_captured_run_equals_the_cpu_run(replicas):
     there = run("c_cola_od", "cuda", replicas, compiled=True)
     for name, value in here.items():
         torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=f"{name}: {there[name]} != {value}")
+
+
+class Masked(nn.Module):
+    """Weights whose gradients are a dropout mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(200))
+
+    def forward(self, x):
+        return nn.functional.dropout(self.weight, 0.5, self.training).sum() * x.mean()
+
+
+@pytest.mark.parametrize("compiled", [False, "gradients", True])
+def test_every_replay_draws_new_dropout_masks(compiled):
+    ensemble = Ensemble(Masked, 2).to("cuda")
+    batches = Shuffled(torch.ones(8, 1, device="cuda"), torch.zeros(8, device="cuda"), 1, ensemble.seeds)
+    optimizer = torch.optim.SGD(ensemble.parameters(), 1.0)
+    train(ensemble, optimizer, lambda output, _: output, batches, STEPS, evaluate=lambda e: {}, compiled=compiled)
+    kept = -next(ensemble.parameters()).detach().cpu() / 2  # how often each weight was not dropped
+    assert ((kept > 0.1 * STEPS) & (kept < 0.9 * STEPS)).all(), "half of the time, not always or never"
+    assert not torch.equal(kept[0], kept[1]), "replicas have masks of their own"

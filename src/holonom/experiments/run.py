@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..batches import Batches
+from ..capture import Compiled
 from ..ensemble import Ensemble, Loss
 from ..optimizer import Langevin
 from ..training import Evaluate, History, train
@@ -92,6 +93,10 @@ class Run:
         first, count = ranks.share(self.replicas)
         return Ensemble(make_model, count, self.seed, repeats=repeats, first=first).to(self.device)
 
+    def single(self, make_model: Callable[[], nn.Module]) -> Ensemble:
+        """One replica on every rank that is none of the arms': to choose settings with."""
+        return Ensemble(make_model, 1, self.seed, first=self.replicas + ranks.rank()).to(self.device)
+
     def generators(self) -> list[torch.Generator]:
         """One per local replica, for data of its own; the same for every arm."""
         first, count = ranks.share(self.replicas)
@@ -108,7 +113,7 @@ class Run:
         evaluate: Evaluate,
         evaluations: int = 40,
         after_epoch: Callable[[int], None] | None = None,
-        compiled: bool | None = None,
+        compiled: Compiled | None = None,
         checkpoint_every: int | None = None,
     ) -> Fit:
         """Train one arm; an interrupted one continues from its checkpoint, a finished one is read from it."""
