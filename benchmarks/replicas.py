@@ -67,26 +67,35 @@ def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     figure.savefig(path, dpi=140)
 
 
+def earlier(file: Path, circumstances: dict[str, str]) -> list[dict[str, Any]]:
+    """What an interrupted run on the same machine has measured."""
+    record = json.loads(file.read_text()) if file.exists() else {}
+    return record.get("rows", []) if all(record.get(k) == v for k, v in circumstances.items()) else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--most", type=int, default=1024, help="largest number of replicas")
-    parser.add_argument("--factor", type=int, default=4, help="from one number of replicas to the next")
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 4, 16, 64, 256, 1024])
     parser.add_argument("--seconds", type=float, default=2.0, help="for each point")
-    parser.add_argument("--out", type=Path, default=Path("results/replicas"))
+    parser.add_argument("--out", type=Path, default=Path("results/replicas"), help="points that are there are kept")
     options = parser.parse_args()
-    counts = [options.factor**k for k in range(32) if options.factor**k <= options.most]
-    name = device_name(torch.device(options.device))
-    rows: list[dict[str, Any]] = []
-    record = {"device": name, "torch": torch.__version__, "rows": rows}
+    circumstances = {"device": device_name(torch.device(options.device)), "torch": torch.__version__}
     options.out.mkdir(parents=True, exist_ok=True)
-    for count in counts:
+    file = options.out / f"replicas-{options.device}.json"
+    rows = earlier(file, circumstances)
+    for count in options.replicas:
         for method in METHODS:
+            if any((row["method"], row["replicas"]) == (method, count) for row in rows):
+                continue
             rows.append(measure(method, count, options.device, options.seconds))
-            print(f"{method:>7} {count:>6} replicas: {1e6 * rows[-1]['seconds']:8.1f} µs a step", flush=True)
-            (options.out / f"replicas-{options.device}.json").write_text(json.dumps(record, indent=2) + "\n")
+            rows.sort(key=lambda row: row["replicas"])
+            file.write_text(json.dumps({**circumstances, "rows": rows}, indent=2) + "\n")
             torch.compiler.reset()
-    draw(rows, f"2-500-1 perceptrons, batch 2, {name}", options.out / f"replicas-{options.device}.png")
+    for row in rows:
+        memory = f"{row['bytes'] / 2**20:10.1f} MiB" if row["bytes"] else ""
+        print(f"{row['method']:>7} {row['replicas']:>6} replicas: {1e6 * row['seconds']:8.1f} µs a step {memory}")
+    draw(rows, f"2-500-1 perceptrons, batch 2, {circumstances['device']}", file.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -20,9 +20,10 @@ from holonom.data import Corpus, ImageSet, Sentences
 from holonom.experiments.base import find
 from holonom.experiments.claims import FAILS, HOLDS, OPEN
 from holonom.experiments.reproduce import reproduce
-from holonom.experiments.run import Array
+from holonom.experiments.run import Array, Fit, Run
 from holonom.experiments.setups import (
     image_transfer,
+    language,
     multirate_transfer,
     planar,
     random_subsets,
@@ -32,10 +33,10 @@ from holonom.experiments.setups import (
     transfer_report,
     transfer_runs,
 )
-from holonom.experiments.setups.multirate_transfer import FULL, OURS, OURS_TUNED, Outcome, Transfer
+from holonom.experiments.setups.multirate_transfer import FULL, OURS, OURS_TUNED, Transfer
 from holonom.experiments.setups.transfer_runs import Size
 from holonom.experiments.setups.transfer_steps import Arm, Student, Task, accuracy_on, check_apart
-from holonom.experiments.studies import thm5_3_3
+from holonom.experiments.studies import fig5_8, thm5_3_3
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
 from holonom.multirate import RandomSubsets
 
@@ -175,6 +176,51 @@ def test_subsets_by_name() -> None:
     assert 0.3 < off[1] < 0.7
 
 
+@pytest.mark.parametrize(("losses", "best", "at_edge"), [((3, 2, 4), 0.2, False), ((math.nan, 4, 3), 0.4, True)])
+def test_a_probability_is_chosen_by_its_mean_loss(
+    losses: tuple[float, ...], best: float, at_edge: bool, tmp_path: Path
+) -> None:
+    grid = (0.1, 0.2, 0.4)
+    run, settings = small_run(tmp_path), SimpleNamespace(grid=grid, search_epochs=7)
+    part = language.Text(torch.zeros(80, 3), torch.zeros(80, 3), 5, 8)
+
+    def trained(arm: str, words: language.Text, p: float, searches: bool) -> Fit:
+        assert words is part
+        assert searches
+        curve = np.array([[9.0, 9.0], [losses[grid.index(p)] - 0.5, losses[grid.index(p)] + 0.5]])
+        return Fit(arm, np.array([0, 1]), {"valid_loss": curve}, Ensemble(lambda: nn.Linear(1, 1), 2), 0.0)
+
+    assert fig5_8.search(run, part, "dropout", trained, settings) == best
+    assert len(run.notes) == at_edge
+
+
+def test_random_subsets_are_tuned_on_training_text_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches see no word of the validation text, final runs the whole training text."""
+    seen: dict[str, tuple[set[int], set[int]]] = {}
+    train, valid = torch.arange(0, 400), torch.arange(400, 800)
+    corpus = Corpus(train, valid, valid, [f"w{i}" for i in range(800)])
+
+    def fit(
+        run: Run, arm: str, words: language.Text, make: object, epochs: int, ensemble: Ensemble | None = None
+    ) -> Fit:
+        assert (ensemble is not None) == arm.startswith("search")
+        seen[arm] = set(words.train.flatten().tolist()), set(words.valid.flatten().tolist())
+        curve = np.array([[2.0, 2.0], [1.0, 1.1]])
+        return Fit(arm, np.array([0, 1]), {"valid_loss": curve}, Ensemble(lambda: nn.Linear(1, 1), 2), 0.0)
+
+    monkeypatch.setattr(fig5_8, "penn_treebank", lambda root: corpus)
+    monkeypatch.setattr(fig5_8, "fit", fit)
+    fig5_8.fig5_8(small_run(tmp_path), SimpleNamespace(**find("fig5.8").scales["smoke"]))
+    whole, judged = seen["SGD"]
+    searches = [parts for arm, parts in seen.items() if arm.startswith("search")]
+    assert len(searches) == 4
+    for trained_on, chosen_on in searches:
+        assert trained_on | chosen_on == whole
+        assert not chosen_on & trained_on
+        assert not judged & (trained_on | chosen_on)
+    assert all(parts == (whole, judged) for arm, parts in seen.items() if not arm.startswith("search"))
+
+
 # ── transfer ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -300,6 +346,9 @@ def test_steps_are_chosen_on_held_out_data(tmp_path: Path) -> None:
     assert chosen.task.lr == 0.1
     assert {arms[FULL].lr, arms[OURS].lr} == {None}
     assert arms[OURS_TUNED].lr == 0.03
+    assert [note for note in run.notes if "edge" in note] == [
+        f"The best h/k of {FULL}, 0.1, lies at the edge of those tried."
+    ]
     chosen, arms = multirate_transfer.arms_at_best_rates(run, transfer, SimpleNamespace(rates=(0.02,)))
     assert chosen.task.lr == 0.02
     assert OURS_TUNED not in arms
@@ -322,8 +371,8 @@ def test_a_search_starts_from_a_head_that_no_other_run_has(tmp_path: Path) -> No
 
 
 def test_a_time_ratio_is_judged_by_its_median() -> None:
-    outcome = Outcome(np.zeros((2, 2)), np.array([0.48, 0.49, 0.5, 0.51, 3.0]))
-    verdicts = [transfer_report.shorter("x", "y", outcome, limit).verdict for limit in (0.55, 0.505, 0.45)]
+    ratios = np.array([0.48, 0.49, 0.5, 0.51, 3.0])
+    verdicts = [transfer_report.shorter("x", "y", ratios, limit).verdict for limit in (0.55, 0.505, 0.45)]
     assert verdicts == [HOLDS, OPEN, FAILS]
 
 
@@ -444,3 +493,9 @@ def test_descent_is_multirate_sgd_in_numpy(tmp_path: Path) -> None:
 def test_settings_of_all_scales_have_the_same_names() -> None:
     for id in ("fig5.4", "fig5.6", "fig5.7", "fig5.8", "fig5.9"):
         assert len({frozenset(scale) for scale in find(id).scales.values()}) == 1, id
+
+
+@pytest.mark.parametrize("id", ["fig5.4", "fig5.6", "table5.1", "table5.2", "table5.3", "fig5.8"])
+def test_rates_and_probabilities_are_searched_for_at_every_scale(id: str) -> None:
+    name = "grid" if id == "fig5.8" else "rates"
+    assert all(len(scale[name]) > 1 for scale in find(id).scales.values())

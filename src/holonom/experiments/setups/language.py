@@ -30,7 +30,7 @@ from .landing import landing_expected
 from .momentum import Momentum
 
 LENGTH, COLUMNS_AT_ONCE = 35, 256
-WORTH_COMPILING = 2000  # steps, on a GPU
+WORTH_COMPILING = 4000  # steps, on a GPU
 
 
 class Circles(NamedTuple):

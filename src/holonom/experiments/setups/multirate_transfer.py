@@ -2,8 +2,9 @@
 
 All arms start from the same pre-trained weights and, run by run, from the same new head and see the
 same batches. The step h/k is the one of ``rates`` with which full fine-tuning does best on held-out
-training data, and serves all arms, as in the thesis. Times are measured apart from the training, all
-arms taking turns.
+training data, and serves all arms, as in the thesis; where variants of multirate training are compared
+with each other, the one with which its usual form does best. Times are measured apart from the training,
+all arms taking turns.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def arms_at_best_rates(run: Run, transfer: Transfer, settings: SimpleNamespace) 
     return transfer, arms if own == transfer.task.lr else {**arms, OURS_TUNED: replace(arms[OURS], lr=own)}
 
 
-def tuned(run: Run, transfer: Transfer, settings: SimpleNamespace) -> Transfer:
-    """With the step of ``rates`` that is best for full fine-tuning."""
-    lr = best_rate(run, transfer, FULL, Arm((), 1), settings)
+def tuned(run: Run, transfer: Transfer, settings: SimpleNamespace, name: str = FULL) -> Transfer:
+    """With the step of ``rates`` that is best for one of the usual arms."""
+    lr = best_rate(run, transfer, name, usual_arms(transfer.task)[name], settings)
     return replace(transfer, task=replace(transfer.task, lr=lr))
 
 
@@ -85,7 +86,10 @@ def best_rate(run: Run, transfer: Transfer, name: str, arm: Arm, settings: Simpl
         ["h/k", "accuracy %"],
         [[f"{rate:g}", f"{100 * value:.2f}"] for rate, value in zip(settings.rates, means, strict=True)],
     )
-    return float(settings.rates[int(np.argmax(means))])
+    best = float(settings.rates[int(np.argmax(means))])
+    if best in (min(settings.rates), max(settings.rates)):
+        run.note(f"The best h/k of {name}, {best:g}, lies at the edge of those tried.")
+    return best
 
 
 def compare(run: Run, transfer: Transfer, arms: dict[str, Arm], settings: SimpleNamespace) -> dict[str, Outcome]:

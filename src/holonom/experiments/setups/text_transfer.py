@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +22,15 @@ from ...data import Corpus, batches, sst2, wikitext2, windows
 from ...ensemble import Ensemble
 from ...models import TransformerLM
 from ...models.transformer import positions
-from .. import ranks
 from ..run import Array, Run
 from . import language
+from .kept import Kept
 from .multirate_transfer import Transfer
-from .transfer_runs import pretrained
 from .transfer_steps import Arm, Task, check_apart, half_precision, make_optimizer
 
 CHUNK, END, UNKNOWN = 436, "<eos>", "<unk>"
+FOLDER = "readers"
+ONLY_TIMED = ("rates", "rounds", "timed_width", "timed_batch")  # settings
 WARM_UP = 300  # steps
 
 
@@ -58,7 +60,7 @@ class Reader(nn.Module):
 
 def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
     """Pre-train on WikiText-2; fine-tune on the first ``points`` phrases of SST-2, holding out the last ones, and test
-    on its dev set. All runs of an arm are one ensemble.
+    on its dev set. All runs of an arm are one ensemble. Experiments share the body and the arms they have in common.
     """
     corpus, phrases = of_common_words(wikitext2(run.root), settings.vocabulary), sst2(run.root)
     check_apart(settings.points, settings.held_out, len(phrases.train))
@@ -66,7 +68,9 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         model = language_model(len(numbers), settings.width, settings.layers)
-    body = pretrained(run, model, lambda model: pretrain(run, settings, model, corpus))
+    identity = identify(run, settings)
+    model.load_state_dict(kept(run, identity).shared("body", lambda: pretrain(run, settings, model, corpus)))
+    body = model.cpu()
     ours, theirs = slice(settings.points), slice(-settings.held_out, None)
 
     def read(texts: Sequence[str], labels: Tensor) -> Phrases:
@@ -76,8 +80,15 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
     held_out, dev = read(phrases.train[theirs], phrases.train_labels[theirs]), read(phrases.dev, phrases.dev_labels)
 
     def train(task: Task, arm: Arm, name: str, search: bool) -> Array:
-        make = lambda: Reader(copy.deepcopy(body), numbers[END])  # noqa: E731
-        ensemble = single(run, make) if search else run.ensemble(make)
+        used = {**identity, "arm": replace(arm, lr=task.lr if arm.lr is None else arm.lr), "search": search}
+        found: Tensor = kept(run, used).own("accuracy", lambda: torch.from_numpy(fine_tune(task, arm, name, search)))
+        return found.numpy()
+
+    def fine_tune(task: Task, arm: Arm, name: str, search: bool) -> Array:
+        def make() -> nn.Module:
+            return Reader(copy.deepcopy(body), numbers[END])
+
+        ensemble = run.single(make) if search else run.ensemble(make)
         order = Shuffled(examples.words, examples.labels, settings.batch, ensemble.seeds)
         look = (held_out if search else dev).accuracy
         with language.faster_products(run.device):
@@ -90,9 +101,17 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
     return Transfer(timed(run, settings, len(numbers)), train)
 
 
-def single(run: Run, make: Callable[[], nn.Module]) -> Ensemble:
-    """One replica on every rank, with a head that no other run has."""
-    return Ensemble(make, 1, run.seed, first=run.replicas + ranks.rank()).to(run.device)
+def identify(run: Run, settings: SimpleNamespace) -> dict[str, Any]:
+    """What accuracies depend on."""
+    from ... import __version__
+
+    ours = {name: value for name, value in vars(settings).items() if name not in ONLY_TIMED}
+    circumstances = {"device": run.device.type, "torch": torch.__version__, "holonom": __version__}
+    return {**ours, **circumstances, "seed": run.seed, "replicas": run.replicas}
+
+
+def kept(run: Run, identity: dict[str, Any]) -> Kept:
+    return Kept(run.folder.parent / FOLDER, identity)
 
 
 def timed(run: Run, settings: SimpleNamespace, vocabulary: int) -> Task:
@@ -129,7 +148,7 @@ def of_common_words(corpus: Corpus, most: int | None) -> Corpus:
     return Corpus(new[corpus.train], new[corpus.valid], new[corpus.test], vocabulary)
 
 
-def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, corpus: Corpus) -> None:
+def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, corpus: Corpus) -> dict[str, Tensor]:
     """Next words of WikiText-2 by Adam, whose rate rises to ``pretrain_lr`` at first, without dropout.
 
     In small batches: before it has learnt more than the words' frequencies, its states hardly depend on the words.
@@ -148,6 +167,7 @@ def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, corpus: Corp
                 optimizer.step()
                 warm_up.step()
             progress(epoch + 1, settings.pretrain_epochs, None)
+    return model.state_dict()
 
 
 @dataclass(frozen=True)
@@ -183,12 +203,12 @@ SMOKE = {
     "pretrain_epochs": 1, "timed_width": 8, "timed_batch": 16, "autocast": False,
 }  # fmt: skip
 CI = {
-    "replicas": 3, "points": 6000, "held_out": 1000, "length": 24, "batch": 16, "rates": (0.01,), "epochs": 3,
-    "rounds": 15, "width": 32, "layers": 2, "vocabulary": 4000, "pretrain_words": 200_000, "columns": 8,
-    "pretrain_lr": 1e-3, "pretrain_epochs": 1, "timed_width": 128, "timed_batch": 32, "autocast": False,
+    "replicas": 3, "points": 5000, "held_out": 1000, "length": 24, "batch": 16, "rates": (0.003, 0.01, 0.03),
+    "epochs": 3, "rounds": 15, "width": 32, "layers": 2, "vocabulary": 4000, "pretrain_words": 200_000,
+    "columns": 8, "pretrain_lr": 1e-3, "pretrain_epochs": 1, "timed_width": 128, "timed_batch": 32, "autocast": False,
 }  # fmt: skip
 PAPER = {
-    "replicas": 5, "points": 60_000, "held_out": 6000, "length": 40, "batch": 32, "rates": (0.001, 0.003, 0.01, 0.03),
+    "replicas": 5, "points": 30_000, "held_out": 6000, "length": 40, "batch": 32, "rates": (0.001, 0.003, 0.01, 0.03),
     "epochs": 3, "rounds": 30, "width": 192, "layers": 6, "vocabulary": None, "pretrain_words": None, "columns": 64,
     "pretrain_lr": 5e-4, "pretrain_epochs": 4, "timed_width": 768, "timed_batch": 256, "autocast": True,
 }  # fmt: skip

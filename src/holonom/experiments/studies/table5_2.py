@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.multirate_transfer import compare, tuned
+from ..setups.multirate_transfer import OURS, compare, tuned
 from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
 from ..setups.transfer_report import report
 from ..setups.transfer_steps import Arm
@@ -28,7 +28,7 @@ PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, 
     paper=PAPER,
 )
 def table5_2(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    reviews = tuned(run, transfer(run, settings), settings)
+    reviews = tuned(run, transfer(run, settings), settings, OURS)
     parts = {"fc": (reviews.task.head,), "last + fc": (reviews.task.last, reviews.task.head)}
     arms = {
         f"{name}, h_S = {'h_F' if same else 'k·h_F'}": Arm(fast, same_step=same)
