@@ -44,8 +44,12 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
     ("architecture", "compiled"), [*((kind, False) for kind in (*RESNETS, *VGGS)), ("resnet18", True)]
 )
 def test_recorded_steps_are_the_steps(architecture: str, compiled: bool) -> None:
-    """To the rounding of bfloat16, since kernels may add in any order; every epoch has a step size of its own."""
-    recipe = replace(RECIPE, architecture=architecture, step=0.01)
+    """To the rounding of bfloat16, since kernels may add in any order; every epoch has a step size of its own.
+
+    Rounded elsewhere, as in fused kernels, gradients of this network differ by a third (so do bfloat16's from
+    float32's), and with large steps networks go different ways.
+    """
+    recipe = replace(RECIPE, architecture=architecture, step=1e-4 if compiled else 0.01)
     recorded, losses = trained(Learner, recipe, compiled)
     plain, others = trained(Unrecorded, recipe)
     assert np.isfinite(losses).all()
@@ -53,7 +57,7 @@ def test_recorded_steps_are_the_steps(architecture: str, compiled: bool) -> None
     assert all(p.dtype == torch.float32 for p in recorded.model.parameters())
     ours, theirs, start = (flat(model) for model in (recorded.model, plain.model, untrained(recipe)))
     apart = float((ours - theirs).norm() / (theirs - start).norm())
-    assert apart < (0.5 if compiled else 0.2), f"{apart:.2g} of the way apart"  # fused kernels round at other places
+    assert apart < (0.5 if compiled else 0.2), f"{apart:.2g} of the way apart"
     counted = [x for name, x in recorded.model.state_dict().items() if name.endswith("num_batches_tracked")]
     assert all(int(x) == 24 for x in counted), "every step ran once"
 

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .family import Family
+from .overwriting import overwriting
 from .prefix import Point, Prefix
 from .shared import Mixed, convolves, sharing_names
 from .states import Subject
@@ -79,7 +80,7 @@ class Points:
         mapped = vmap(one, (0, None, None, 0, 0, None))
         if self.subject.replicas is not None:
             mapped = vmap(mapped, (None, 1, 0, 1, 0, None if shared else 0))
-        with _batchable_attention(self.subject.device):
+        with _batchable_attention(self.subject.device), overwriting(self.subject.model):
             values, self._made[key] = mapped(
                 weights, family.anchors, self._fixed[number], self._curves(number, rows), self._made.get(key, {}), batch
             )

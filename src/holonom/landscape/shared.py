@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 from .family import combine
 
 _LINEAR_IN_WEIGHTS: set[Any] = {functional.linear, torch.conv1d, torch.conv2d, torch.conv3d}
+_FEW = 32
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -91,6 +92,8 @@ class Mixed(TorchFunctionMode):
             args = tree_map_only(Tensor, lambda x: x.to(dtype), args)
         if func is functional.batch_norm and not kwargs.get("training", len(args) > 5 and args[5]):
             return _normalised(*args, **kwargs)
+        if func is functional.linear and device == "cpu" and not kwargs and args[0].ndim == 2:
+            return _linear(*args)
         return func(*args, **kwargs)
 
     def _can_share(self, args: tuple[Any, ...]) -> bool:
@@ -118,6 +121,12 @@ def _level(x: Tensor) -> int:
     """How deep inside vmap a tensor is mapped; −1 for a plain one."""
     level: int = torch._C._functorch.maybe_get_level(x)
     return level
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer mapped over points on a CPU, whose batched products are slow where the result has few columns."""
+    y = (weight @ x.mT).mT.contiguous() if len(weight) < _FEW else x @ weight.mT
+    return y if bias is None else y + bias
 
 
 def _normalised(

@@ -17,9 +17,9 @@ from .points import Points, Values, memory_budget
 from .states import Subject
 from .statistics import batch_norms, by_batch, observe
 
-# All points of a batch share the work of their first layer, so a batch is cut small enough for all points; above
-# this size memory comes fresh from the system every time, which costs more than it saves.
-_COMFORTABLE = 16 << 20
+# All points of a batch share the work of their first layer, so a batch is cut small enough for all points, and for a
+# layer's input and output to stay in the cache; larger memory would also come fresh from the system every time.
+_COMFORTABLE = 8 << 20
 
 
 class Options(TypedDict, total=False):
