@@ -50,20 +50,26 @@ def measure(method: str, replicas: int, device: str, seconds: float) -> dict[str
 
 
 def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Time of a step and, where it was measured, memory; grey: in proportion to the last point."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for method in METHODS:
-        own = [row for row in rows if row["method"] == method]
-        panel.loglog([r["replicas"] for r in own], [1e6 * r["seconds"] for r in own], "o-", label=f"{method}: step")
-        panel.loglog(
-            [r["replicas"] for r in own], [1e6 * r["seconds"] / r["replicas"] for r in own], "o:", label="per replica"
-        )
-    panel.set(xlabel="replicas", ylabel="µs", title=title)
-    panel.legend(frameon=False)
+    units = {"seconds": (1e-6, "µs a step")}
+    if all(row["bytes"] for row in rows):
+        units["bytes"] = (2**20, "MiB")
+    figure, panels = plt.subplots(1, len(units), figsize=(5.2 * len(units), 4.0), layout="constrained", squeeze=False)
+    for panel, (quantity, (unit, label)) in zip(panels[0], units.items(), strict=True):
+        for number, method in enumerate(METHODS):
+            counts = [row["replicas"] for row in rows if row["method"] == method]
+            values = [row[quantity] / unit for row in rows if row["method"] == method]
+            share = [values[-1] * count / counts[-1] for count in counts]
+            panel.loglog(counts, share, color="0.8", lw=1, zorder=0)
+            panel.loglog(counts, values, "o-", color=f"C{number}", label=method)
+        panel.set(xlabel="replicas", ylabel=label, ylim=(min(r[quantity] for r in rows) / unit / 3, None))
+        panel.legend(frameon=False)
+    figure.suptitle(title)
     figure.savefig(path, dpi=140)
 
 
