@@ -39,7 +39,8 @@ def report(run: Run, outcomes: dict[str, Outcome], published: dict[str, str] | N
         axes[0, 0].set(xlabel="epoch", ylabel="test accuracy, %")
         axes[0, 1].set(xlabel="time of a step / full fine-tuning", ylabel="final test accuracy, %")
         axes[0, 1].set_xlim(left=0)
-        axes[0, 0].legend(frameon=False, fontsize=8)
+        lines, names = axes[0, 0].get_legend_handles_labels()
+        axes[0, 0].figure.legend(lines, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
 def usual_claims(outcomes: dict[str, Outcome], times: str) -> list[Claim]:
