@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holonom import Langevin, fuse
+from holonom import Langevin, compiling
 from holonom.constraints import Circle, Constraint, Orthogonal, Sphere
 
 from .tensors import Problem, circle_error, orthogonality_error, sphere_error
@@ -54,7 +54,7 @@ def holonom(
 
 def compiler_note(fused: bool | None) -> str:
     """A step that could not be compiled runs uncompiled, and its row must not hide that."""
-    return "" if fuse.available() or not fused else "the compiler failed: ran uncompiled"
+    return "" if compiling.available() or not fused else "the compiler failed: ran uncompiled"
 
 
 def _groups(params: list[torch.nn.Parameter], constraint: Constraint | None) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.optim import Optimizer
 
 from .batches import Batches
-from .compiling import own
+from .compiling import attempted, own, say_uncompiled
 from .ensemble import Ensemble, Loss
-from .fuse import compiler_options, say_uncompiled
+from .fuse import compiler_options
 from .multirate.due import DueOptimizer
 from .optimizer import Langevin
 
@@ -38,9 +38,11 @@ class Stepper:
     def __init__(
         self, ensemble: Ensemble, optimizer: Optimizer, loss: Loss, batches: Batches, compiled: Compiled
     ) -> None:
+        if compiled not in (True, False, "gradients"):
+            raise ValueError(f'compiled must be True, False or "gradients", got {compiled!r}')
         self.ensemble, self.optimizer, self.loss, self.batches = ensemble, optimizer, loss, batches
         self._parameters = dict(ensemble.named_parameters())
-        # The first step, before a whole one can be compiled, is not worth it.
+        # Where the whole step is to be compiled its first one, which cannot be yet, is not worth a compiler's time.
         self._gradients_compiled = compiled == "gradients"
         self._programs: dict[Hashable, Callable[..., dict[str, Tensor]]] = {}
         self._whole: Step | None = None
@@ -127,7 +129,8 @@ class Stepper:
             return self._differentiate
         trained = tuple(p.requires_grad for p in self._parameters.values())
         if trained not in self._programs:
-            self._programs[trained] = torch.compile(MethodType(own(Stepper._differentiate), self), dynamic=False)
+            program = torch.compile(MethodType(own(Stepper._differentiate), self), dynamic=False)
+            self._programs[trained] = attempted(program, self._differentiate)
         return self._programs[trained]
 
     def _differentiate(self, order: Tensor, place: Tensor) -> dict[str, Tensor]:

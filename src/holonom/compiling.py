@@ -1,12 +1,16 @@
-"""A function's own place in the compiler's memory."""
+"""The compiler: a function's own place in its memory, and what to do where it does not work."""
 
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from torch._dynamo.exc import BackendCompilerFailed
 
 F = TypeVar("F", bound=Callable[..., object])
+_said = False
 
 
 def own(function: F, name: str | None = None) -> F:
@@ -21,3 +25,41 @@ def own(function: F, name: str | None = None) -> F:
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy  # type: ignore[return-value]
+
+
+def attempted(compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled function, until the compiler fails at it; from then on the plain one.
+
+    It fails before anything is written.
+    """
+    working = True
+
+    def call(*inputs: Any) -> Any:
+        nonlocal working
+        if working:
+            try:
+                return compiled(*inputs)
+            except BackendCompilerFailed as error:
+                working = False
+                say_uncompiled(error)
+        return plain(*inputs)
+
+    return call
+
+
+def available() -> bool:
+    """Whether everything compiled so far did."""
+    return not _said
+
+
+def say_uncompiled(error: Exception) -> None:
+    """Say once that steps stay uncompiled, and why."""
+    global _said
+    if not _said:
+        _said = True
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(
+            f"holonom: torch.compile did not work here ({reason}); such steps run uncompiled, which is "
+            f"correct but slower for large models. Install a C++ compiler, or pass fuse=False to silence this.",
+            stacklevel=2,
+        )

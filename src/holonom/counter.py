@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compiling import own
+from .compiling import attempted, own
 from .trigonometry import cosines, sines
 
 _WORD = 0xFFFFFFFF
@@ -121,4 +121,5 @@ def _box_muller(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A compiled pass of its own, ten times faster than the arithmetic word by word."""
-    return torch.compile(own(function, "draw"), fullgraph=True, dynamic=False)  # every caller has shapes of its own
+    # Every caller has shapes of its own.
+    return attempted(torch.compile(own(function, "draw"), fullgraph=True, dynamic=False), function)

@@ -8,7 +8,6 @@ clock: a resumed run switches at the same step and stays bit-equal.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import counter
-from .compiling import own
+from .compiling import available, own, say_uncompiled
 from .constraints.base import Constraint, Phase
 from .flows import Numbers, run
 from .lists import Tensors
@@ -26,17 +25,11 @@ SMALLEST = 16_384  # elements below which a tensor gains nothing
 PACK = 8  # tensors handed to one compiled call: more would compile longer, fewer would call more often
 
 Kernel = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors]], None]
-_said = False
 
 
 def worth_it(fuse: bool | None, elements: int, step: int) -> bool:
     """``fuse``: True always, False never, None once it pays."""
     return elements * step >= WORTH if fuse is None else fuse
-
-
-def available() -> bool:
-    """Whether everything compiled so far did."""
-    return not _said
 
 
 class Fuser:
@@ -85,10 +78,7 @@ class Fuser:
         """Normals for every replica's own stream; ``draw`` is part of the program, so it compiles as a constant."""
         if compiled and available() and not torch.compiler.is_compiling():
             self._draw = self._draw or counter.compiled(counter.Normals.__call__)
-            try:
-                return list(self._draw(normals, seeds, step, draw))
-            except Exception as error:
-                say_uncompiled(error)
+            return list(self._draw(normals, seeds, step, draw))
         return normals(seeds, step, draw)
 
     def _compile(self, key: tuple[Any, ...], word: str, last: bool) -> Kernel | None:
@@ -157,16 +147,3 @@ def cut(
         return [xs[start + i] for start in range(0, len(xs), count) for i in where]
 
     return Phase(*map(pick, phase)), pick(force), numbers, [pick(xs) for xs in noises]
-
-
-def say_uncompiled(error: Exception) -> None:
-    """Say once that steps stay uncompiled, and why."""
-    global _said
-    if not _said:
-        _said = True
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        warnings.warn(
-            f"holonom: torch.compile did not work here ({reason}); such steps run uncompiled, which is "
-            f"correct but slower for large models. Install a C++ compiler, or pass fuse=False to silence this.",
-            stacklevel=2,
-        )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from holonom import Langevin, fuse
+from holonom import Langevin, compiling, fuse
 from holonom.constraints import Circle, Sphere
 
 from .cases import assert_close, assert_equal, snapshot
@@ -43,7 +43,7 @@ def train(net, opt, steps):
 @pytest.fixture
 def compiled(monkeypatch):
     """The calls of compiled kernels."""
-    monkeypatch.setattr(fuse, "_said", False)
+    monkeypatch.setattr(compiling, "_said", False)
     calls = []
     make = fuse.make_kernel
 
@@ -135,8 +135,8 @@ def test_where_compiling_fails_one_warning_is_given_and_training_goes_on(space, 
     plain, plain_opt = build(space, fuse=False)
     train(plain, plain_opt, 3)
     monkeypatch.setattr(fuse, "make_kernel", make)
-    monkeypatch.setattr(fuse, "_said", False)
-    assert fuse.available()
+    monkeypatch.setattr(compiling, "_said", False)
+    assert compiling.available()
     net, opt = build(space, fuse=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -144,5 +144,5 @@ def test_where_compiling_fails_one_warning_is_given_and_training_goes_on(space, 
         train(*build(space, fuse=True), 1)
     assert [str(w.message) for w in caught if "no compiler here" in str(w.message)] == [str(w.message) for w in caught]
     assert len(caught) == 1
-    assert not fuse.available()
+    assert not compiling.available()
     assert_equal(snapshot(net, opt), snapshot(plain, plain_opt))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from holonom import CheckpointError, Ensemble, presets
+from holonom import CheckpointError, Ensemble, compiling, presets
 from holonom.batches import Shuffled, Windows
 from holonom.models import mlp
 from holonom.training import train
@@ -130,3 +130,23 @@ def test_windows_serve_a_text_and_what_follows():
     x, y = windows.take(order[1])
     assert torch.equal(x, streams[4:8])
     assert torch.equal(y, streams[5:9])
+
+
+@pytest.mark.parametrize(("optimizer", "compiled"), [("sgd", True), ("c_cola_od", True), ("sgd", "gradients")])
+def test_without_a_compiler_training_goes_on_and_says_so_once(optimizer, compiled, monkeypatch, recwarn):
+    from torch._inductor import config
+
+    torch.compiler.reset()
+    monkeypatch.setattr(compiling, "_said", False)
+    with config.patch({"cpp.cxx": (None, "/nowhere/g++"), "force_disable_caches": True}):
+        without, _ = run(optimizer, compiled=compiled)
+    torch.compiler.reset()
+    plain, _ = run(optimizer, compiled=False)
+    for (name, a), b in zip(plain.state_dict().items(), without.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    assert len([w for w in recwarn if "did not work here" in str(w.message)]) == 1
+
+
+def test_what_is_to_be_compiled_must_be_known():
+    with pytest.raises(ValueError, match=r"compiled must be True, False or \"gradients\", got 'gradient'"):
+        run("sgd", compiled="gradient")

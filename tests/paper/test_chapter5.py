@@ -371,9 +371,10 @@ def test_a_search_starts_from_a_head_that_no_other_run_has(tmp_path: Path) -> No
 
 
 def test_a_time_ratio_is_judged_by_its_median() -> None:
-    ratios = np.array([0.48, 0.49, 0.5, 0.51, 3.0])
+    ratios = np.array([*np.linspace(0.47, 0.53, 31), 3.0])
     verdicts = [transfer_report.shorter("x", "y", ratios, limit).verdict for limit in (0.55, 0.505, 0.45)]
     assert verdicts == [HOLDS, OPEN, FAILS]
+    assert transfer_report.shorter("x", "y", ratios[:4], 0.55).verdict == OPEN  # four rounds have no 95 % interval
 
 
 def test_a_reader_does_not_see_its_padding() -> None:

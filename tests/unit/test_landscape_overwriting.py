@@ -107,3 +107,34 @@ def test_the_model_is_handed_back_after_an_error():
     assert not any(module.inplace for module in model.modules() if isinstance(module, nn.ReLU))
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
+
+
+def test_a_layer_whose_forward_was_replaced_may_keep_its_result():
+    model = states(plain)[0]
+    kept: list[Tensor] = []
+    layer, forward = model[0], model[0].forward
+
+    def patched(x: Tensor) -> Tensor:
+        kept.append(forward(x))
+        return kept[-1]
+
+    layer.forward = patched
+    with torch.no_grad(), overwriting(model):
+        model(DATA[0].double())
+    assert (kept[-1] < 0).any()
+
+
+def test_a_row_in_place_of_a_matrix():
+    class Row(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 5)
+            self.row = nn.Parameter(torch.randn(5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(torch.tanh(self.body(x)), self.row)
+
+    model, start, end = states(Row)
+    metric = lambda outputs, targets: (outputs - targets).square().mean()  # noqa: E731
+    together, alone = (path(model, start, end, metric, batched=batched).values for batched in (True, False))
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=0)

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
+from holonom import Ensemble
 from holonom.multirate import Composite, RandomSubsets, RateError
 from holonom.multirate.subsets import bernoulli
 from tests import multirate_oracle as oracle
@@ -161,3 +164,36 @@ def test_a_parameter_without_gradients_is_left_alone_by_merging():
         moving.square().sum().backward()
         opt.step()
     assert torch.equal(idle, torch.full_like(idle, 0.25))
+
+
+def test_replicas_rest_as_they_would_alone():
+    """Also after a checkpoint: the seeds of an ensemble are part of it."""
+    ensemble = Ensemble(lambda: nn.Linear(6, 4), 3)
+    x, y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 4
+    models = ensemble.unstack()
+    together = RandomSubsets(ensemble.parameters(), 0.1, steps_off=2, momentum=0.9, seed=ensemble.seeds)
+    alone = [RandomSubsets(m.parameters(), 0.1, steps_off=2, momentum=0.9, seed=int(ensemble.seeds[i]))
+             for i, m in enumerate(models)]  # fmt: skip
+    for step in range(7):
+        with together.due():
+            together.zero_grad()
+            ensemble.losses(cross_entropy, x, y).sum().backward()
+        together.step()
+        for model, opt in zip(models, alone, strict=True):
+            with opt.due():
+                opt.zero_grad()
+                cross_entropy(model(x), y).backward()
+            opt.step()
+        if step == 3:
+            fresh = RandomSubsets(ensemble.parameters(), 0.1, steps_off=2, momentum=0.9, seed=ensemble.seeds + 1)
+            fresh.load_state_dict(together.state_dict())
+            together = fresh
+    for i, model in enumerate(models):
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(dict(ensemble.named_parameters())[name][i], p, rtol=1e-5, atol=1e-6)
+
+
+def test_seeds_of_another_number_of_replicas_are_refused():
+    opt = RandomSubsets([torch.nn.Parameter(torch.zeros(2, 3))], 0.1, seed=torch.arange(4))
+    with pytest.raises(ValueError, match="4 seeds, but a parameter of shape"), opt.due():
+        pass

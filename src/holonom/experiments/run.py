@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,23 +234,31 @@ class Run:
 
     def save_curves(self, fits: Mapping[str, Measured]) -> None:
         """All curves as curves.csv (arm, metric, step, run, value) and the last values as runs.csv."""
+        curves = (
+            (name, metric, int(step), run, value)
+            for name, fit in fits.items()
+            for metric, values in fit.curves.items()
+            for step, row in zip(fit.steps, values, strict=True)
+            for run, value in enumerate(row)
+        )
+        self.save_rows("curves.csv", ["arm", "metric", "step", "run", "value"], curves)
+        metrics = list(next(iter(fits.values())).curves)
+        finals = (
+            (name, run, *row)
+            for name, fit in fits.items()
+            for run, row in enumerate(np.stack([fit.final(metric) for metric in metrics], 1))
+        )
+        self.save_rows("runs.csv", ["arm", "run", *metrics], finals)
+
+    def save_rows(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A CSV file beside the result; numbers to six digits."""
         if ranks.rank() > 0:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "curves.csv", "w", newline="") as file:
+        with open(self.folder / name, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["arm", "metric", "step", "run", "value"])
-            for name, fit in fits.items():
-                for metric, values in fit.curves.items():
-                    for step, row in zip(fit.steps, values, strict=True):
-                        writer.writerows([name, metric, int(step), run, f"{v:.6g}"] for run, v in enumerate(row))
-        with open(self.folder / "runs.csv", "w", newline="") as file:
-            writer = csv.writer(file)
-            metrics = list(next(iter(fits.values())).curves)
-            writer.writerow(["arm", "run", *metrics])
-            for name, fit in fits.items():
-                finals = np.stack([fit.final(metric) for metric in metrics], 1)
-                writer.writerows([name, run, *(f"{v:.6g}" for v in row)] for run, row in enumerate(finals))
+            writer.writerow(columns)
+            writer.writerows([f"{x:.6g}" if isinstance(x, (float, np.floating)) else x for x in row] for row in rows)
 
 
 def accuracy_and_loss(loss: Loss, x: Tensor, y: Tensor, prefix: str, shared: bool) -> Evaluate:

@@ -47,14 +47,16 @@ def _relus(container: nn.Module) -> list[nn.ReLU]:
     return [
         relu
         for layer, relu in pairwise(container)
-        if type(relu) is nn.ReLU and type(layer) in _LAYERS and not relu.inplace and not _hooked(layer, relu)
+        if type(relu) is nn.ReLU and type(layer) in _LAYERS and not relu.inplace and not _watched(layer, relu)
     ]
 
 
-def _hooked(*modules: nn.Module) -> bool:
+def _watched(*modules: nn.Module) -> bool:
+    """Whether something else than the container can get hold of what these return."""
     everywhere = nn.modules.module
-    anywhere = everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks
-    return bool(anywhere) or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return True
+    return any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
 
 
 def _switch(relus: list[nn.ReLU], inplace: bool) -> Any:

@@ -92,7 +92,7 @@ class Mixed(TorchFunctionMode):
             args = tree_map_only(Tensor, lambda x: x.to(dtype), args)
         if func is functional.batch_norm and not kwargs.get("training", len(args) > 5 and args[5]):
             return _normalised(*args, **kwargs)
-        if func is functional.linear and device == "cpu" and not kwargs and args[0].ndim == 2:
+        if func is functional.linear and device == "cpu" and not kwargs and args[0].ndim == args[1].ndim == 2:
             return _linear(*args)
         return func(*args, **kwargs)
 

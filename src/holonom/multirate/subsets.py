@@ -45,7 +45,7 @@ class RandomSubsets(DueOptimizer):
             subset is zero at every step (the ablation of Fig. 5.7).
         momentum: μ; an entry that is off keeps its momentum.
         weight_decay: ω, as in ``torch.optim.SGD``.
-        seed: of the subsets.
+        seed: of the subsets; ``ensemble.seeds`` gives every replica those it would have alone.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class RandomSubsets(DueOptimizer):
         catch_up: bool = True,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        seed: int = 0,
+        seed: int | Tensor = 0,
     ) -> None:
         self._subsets: dict[int, tuple[tuple[int, ...], Tensors]] = {}
         defaults = {
             "lr": lr, "probability": probability, "steps_off": steps_off, "catch_up": catch_up, "momentum": momentum,
-            "weight_decay": weight_decay, "seed": seed,
+            "weight_decay": weight_decay, "seed": as_numbers(seed),
         }  # fmt: skip
         super().__init__(params, defaults)
 
@@ -110,7 +110,7 @@ class RandomSubsets(DueOptimizer):
         if number not in self._subsets or self._subsets[number][0] != key:
             first = sum(len(other["params"]) for other in self.param_groups[:number])
             drawn = [
-                bernoulli(p, 1 - group["probability"], *key[:2], first + offset)
+                subset(p, 1 - group["probability"], *key[:2], first + offset)
                 for offset, p in enumerate(group["params"])
             ]
             kept = self._subsets.get(number, (key, []))[1]
@@ -160,11 +160,28 @@ def kinds(tensors: Tensors) -> list[tuple[Any, ...]]:
     return [(x.shape, x.dtype, x.device) for x in tensors]
 
 
+def as_numbers(seed: int | Tensor) -> int | tuple[int, ...]:
+    """As they are written into checkpoints."""
+    return tuple(seed.tolist()) if isinstance(seed, Tensor) and seed.ndim else int(seed)
+
+
 def bernoulli(like: Tensor, probability: float, *key: int) -> Tensor:
     """1 with the given probability, else 0; depends on the key alone."""
     generator = torch.Generator(like.device)
     generator.manual_seed(mix(*key))
     return torch.empty_like(like.detach()).bernoulli_(probability, generator=generator)
+
+
+def subset(like: Tensor, probability: float, seed: int | tuple[int, ...], *key: int) -> Tensor:
+    """What stays on; with several seeds every replica, in front, draws by its own."""
+    if isinstance(seed, int):
+        return bernoulli(like, probability, seed, *key)
+    if like.shape[:1] != (len(seed),):
+        raise ValueError(
+            f"{len(seed)} seeds, but a parameter of shape {tuple(like.shape)}: give ensemble.seeds with the ensemble's "
+            f"parameters, whose replicas are in front"
+        )
+    return torch.stack([bernoulli(x, probability, own, *key) for x, own in zip(like, seed, strict=True)])
 
 
 def check_group(group: Group) -> None:

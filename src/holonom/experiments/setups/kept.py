@@ -11,6 +11,8 @@ from typing import Any
 from ...files import load, save
 from .. import ranks
 
+AGAIN = "delete it to make it anew"
+
 
 class Kept:
     """Tensors by name, in ``folder/<hash>`` of the identity: everything that their numbers depend on."""
@@ -25,23 +27,23 @@ class Kept:
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
         """Made by the first process, read by all; tensors come back on the CPU."""
-        if ranks.rank() == 0:
-            self._get(name, make)
+        if ranks.rank() == 0 and not self._path(name).exists():
+            save(make(), self._path(name))
         ranks.wait()
-        return self._read(name)
+        return load(self._path(name), AGAIN)
 
     def own(self, name: str, make: Callable[[], Any]) -> Any:
-        """Made and read by every process for itself."""
-        return self._get(f"{name}-{ranks.rank()}of{ranks.size()}", make)
+        """Made and read by every process for itself; by all anew if one has none, since they make it together."""
+        if not self.has(name):
+            save(make(), self._own(name))
+        return load(self._own(name), AGAIN)
 
-    def _get(self, name: str, make: Callable[[], Any]) -> Any:
-        path = self._path(name)
-        if not path.exists():
-            save(make(), path)
-        return self._read(name)
-
-    def _read(self, name: str) -> Any:
-        return load(self._path(name), "delete it to make it anew")
+    def has(self, name: str) -> bool:
+        """Whether every process has what :meth:`own` returns."""
+        return not ranks.largest(not self._own(name).exists())
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.pt"
+
+    def _own(self, name: str) -> Path:
+        return self._path(f"{name}-{ranks.rank()}of{ranks.size()}")

@@ -30,7 +30,7 @@ from .landing import landing_expected
 from .momentum import Momentum
 
 LENGTH, COLUMNS_AT_ONCE = 35, 256
-WORTH_COMPILING = 4000  # steps, on a GPU
+WORTH_COMPILING = 4000  # steps, of which a GPU saves half a minute's time
 
 
 class Circles(NamedTuple):
@@ -108,7 +108,7 @@ def _is_weight(place: Place) -> bool:
 
 def fit(run: Run, arm: str, text: Text, make: Any, epochs: int, ensemble: Ensemble | None = None) -> Fit:
     """Train on windows of the text; validation loss after every second epoch."""
-    ensemble = ensemble or run.ensemble(text.model)
+    ensemble = run.ensemble(text.model) if ensemble is None else ensemble
     batches = Windows(text.train, LENGTH)
     steps = epochs * batches.per_epoch
 

@@ -41,7 +41,7 @@ class Outcome:
 class Transfer:
     """What is timed, and how an arm is trained: (epochs + 1, runs) accuracies on the test set.
 
-    With ``held_out=True`` it is one run from a head of its own, judged on training data that no arm trains on.
+    To search with, it is one run from a head of its own, judged on training data that no arm trains on.
     """
 
     task: Task

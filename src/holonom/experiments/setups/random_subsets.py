@@ -41,7 +41,7 @@ def subsets(probabilities: Mapping[str, float], momentum: float, steps_off: int 
             steps_off=steps_off or 1,
             catch_up=steps_off is not None,
             momentum=momentum,
-            seed=int(ensemble.seeds[0]),
+            seed=ensemble.seeds,
         )
 
     return make

@@ -30,7 +30,7 @@ from .transfer_steps import Arm, Task, check_apart, half_precision, make_optimiz
 
 CHUNK, END, UNKNOWN = 436, "<eos>", "<unk>"
 FOLDER = "readers"
-ONLY_TIMED = ("rates", "rounds", "timed_width", "timed_batch")  # settings
+WITHOUT_EFFECT = ("rates", "rounds", "timed_width", "timed_batch")  # settings that do not change an arm's accuracy
 WARM_UP = 300  # steps
 
 
@@ -81,7 +81,10 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
 
     def train(task: Task, arm: Arm, name: str, search: bool) -> Array:
         used = {**identity, "arm": replace(arm, lr=task.lr if arm.lr is None else arm.lr), "search": search}
-        found: Tensor = kept(run, used).own("accuracy", lambda: torch.from_numpy(fine_tune(task, arm, name, search)))
+        place = kept(run, used)
+        if place.has("accuracy"):
+            run.note(f"“{name}” was trained by an earlier run of this set; delete {FOLDER}/ to train it again.")
+        found: Tensor = place.own("accuracy", lambda: torch.from_numpy(fine_tune(task, arm, name, search)))
         return found.numpy()
 
     def fine_tune(task: Task, arm: Arm, name: str, search: bool) -> Array:
@@ -105,7 +108,7 @@ def identify(run: Run, settings: SimpleNamespace) -> dict[str, Any]:
     """What accuracies depend on."""
     from ... import __version__
 
-    ours = {name: value for name, value in vars(settings).items() if name not in ONLY_TIMED}
+    ours = {name: value for name, value in vars(settings).items() if name not in WITHOUT_EFFECT}
     circumstances = {"device": run.device.type, "torch": torch.__version__, "holonom": __version__}
     return {**ours, **circumstances, "seed": run.seed, "replicas": run.replicas}
 

@@ -51,10 +51,11 @@ def table5_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
         ),
         *(
             greater(
-                f"k = 5 beats k = 10, fast {name}",
-                f"{PUBLISHED[f'{name}, k = 5']} against {PUBLISHED[f'{name}, k = 10']} %",
-                outcomes[f"{name}, k = 5"].final, outcomes[f"{name}, k = 10"].final,
+                f"k = 5 beats k = {other}, fast {name}",
+                f"{PUBLISHED[f'{name}, k = 5']} against {PUBLISHED[f'{name}, k = {other}']} %",
+                outcomes[f"{name}, k = 5"].final, outcomes[f"{name}, k = {other}"].final,
             )
             for name in parts
+            for other in (3, 10)
         ),
     ]  # fmt: skip
