@@ -28,7 +28,8 @@ def language(path: Path) -> tuple[nn.Module, nn.Module, dict[str, torch.Tensor]]
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(path, local_files_only=True, num_labels=2)
     words = torch.randint(model.config.vocab_size, (16, 64))
-    return model, model.classifier, {"input_ids": words, "attention_mask": torch.ones_like(words)}
+    head = next(getattr(model, name) for name in ("classifier", "score", "classification_head") if hasattr(model, name))
+    return model, head, {"input_ids": words, "attention_mask": torch.ones_like(words)}
 
 
 def seconds(model: nn.Module, head: nn.Module, sample: dict[str, torch.Tensor], every: int, steps: int = 10) -> float:

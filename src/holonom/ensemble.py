@@ -61,6 +61,7 @@ class Ensemble(nn.Module):
         self._make_model = make_model
         models = [self._make(number) for number in numbers]
         _check_alike(models)
+        _check_mappable(models[0])
         self._adopt(models * repeats)
         self.register_buffer("_seeds", torch.tensor(numbers * repeats), persistent=False)
         self.replicas = replicas * repeats
@@ -195,6 +196,25 @@ class Ensemble(nn.Module):
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name; tied ones under their first name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _check_mappable(model: nn.Module) -> None:
+    """Layers that torch cannot map over replicas."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):
+            raise EnsembleError(
+                f"{name or 'the model'} is an nn.{type(module).__name__}, which torch cannot run for many replicas at "
+                f"once; train such models one by one"
+            )
+        if (
+            isinstance(module, nn.modules.batchnorm._BatchNorm)
+            and module.momentum is None
+            and module.track_running_stats
+        ):
+            raise EnsembleError(
+                f"{name} averages its statistics over all batches (momentum=None), which takes a number from the "
+                f"device at every step; give it a momentum, such as 0.1"
+            )
 
 
 def _check_alike(models: list[nn.Module]) -> None:

@@ -100,3 +100,29 @@ def test_every_replay_draws_new_dropout_masks(compiled):
     kept = -next(ensemble.parameters()).detach().cpu() / 2  # how often each weight was not dropped
     assert ((kept > 0.1 * STEPS) & (kept < 0.9 * STEPS)).all(), "half of the time, not always or never"
     assert not torch.equal(kept[0], kept[1]), "replicas have masks of their own"
+
+
+@pytest.mark.parametrize("compiled", [False, "gradients"])
+def test_runs_with_dropout_resume_bit_equal(compiled, tmp_path):
+    def trained(evaluate, checkpoint=None):
+        ensemble = Ensemble(lambda: nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 1)), 2).to("cuda")
+        x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).cuda()
+        batches = Shuffled(x, (x[:, 0] > 0).float(), 4, ensemble.seeds)
+        optimizer = torch.optim.SGD(ensemble.parameters(), 0.1, momentum=0.9)
+        options = {"evaluations": 3, "compiled": compiled, "checkpoint": checkpoint}
+        train(ensemble, optimizer, loss, batches, STEPS, evaluate=evaluate, **options)
+        return ensemble.state_dict()
+
+    looks = []
+
+    def killed(ensemble):
+        looks.append(0)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        return {}
+
+    whole = trained(lambda ensemble: {})
+    with pytest.raises(KeyboardInterrupt):
+        trained(killed, tmp_path / "run.pt")
+    resumed = trained(lambda ensemble: {}, tmp_path / "run.pt")
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())

@@ -304,3 +304,12 @@ def test_errors_say_what_to_do():
         Langevin(perceptron().parameters(), 0.1, seed=ensemble.seeds)
     with pytest.raises(TypeError, match="int64"):
         Langevin(ensemble.parameters(), 0.1, seed=torch.tensor([0.5]))
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [(nn.LSTM(3, 4), "an nn.LSTM, which torch cannot"), (nn.BatchNorm1d(4, momentum=None), "momentum")],
+)
+def test_layers_that_cannot_be_mapped_are_refused_at_once(layer, said):
+    with pytest.raises(EnsembleError, match=said):
+        Ensemble(lambda: nn.Sequential(nn.Linear(3, 4), layer), 2)

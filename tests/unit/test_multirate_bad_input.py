@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from holonom import CheckpointError, PartitionError, SchemeError
-from holonom.multirate import Multirate, MultirateLangevin, RateError
+from holonom.multirate import Multirate, MultirateLangevin, MultirateWrapper, RateError
 
 
 @pytest.fixture
@@ -137,3 +137,29 @@ def test_checkpoints_of_other_optimizers(net):
     opt = two(net)
     with pytest.raises(CheckpointError, match="no multirate optimizer wrote it"):
         opt.load_state_dict(torch.optim.SGD(net.parameters(), 0.1).state_dict())
+
+
+def test_a_checkpoint_of_another_kind(net):
+    wrapped = MultirateWrapper(
+        [
+            {"optimizer": torch.optim.SGD(net[2].parameters(), 0.1)},
+            {"optimizer": torch.optim.SGD(net[0].parameters(), 0.1)},
+        ]
+    )
+    saved = {key: value for key, value in wrapped.state_dict().items() if key != "optimizers"}
+    with pytest.raises(CheckpointError, match="another kind of multirate optimizer than Multirate wrote it"):
+        two(net).load_state_dict(saved)
+
+
+def test_an_optimizer_that_wants_several_gradients(net):
+    with pytest.raises(TypeError, match="LBFGS takes several gradients a step"):
+        MultirateWrapper([torch.optim.LBFGS(net.parameters())])
+
+
+def test_a_scale_may_be_an_optimizer_alone(net):
+    opt = MultirateWrapper([torch.optim.SGD(net.parameters(), 0.1)], model=net)
+    with opt.due():
+        backward(net)
+    before = net[0].weight.detach().clone()
+    opt.step()
+    assert not torch.equal(before, net[0].weight)

@@ -160,13 +160,22 @@ def check_period(every: Any, others: list[int]) -> None:
             )
 
 
-def check_rates(_: Any, saved: dict[str, Any]) -> None:
-    """Whether a checkpoint has a clock at all."""
+def check_rates(optimizer: Any, saved: dict[str, Any]) -> None:
+    """Whether a checkpoint has a clock, and the state of this kind of optimizer."""
     for number, group in enumerate(saved.get("param_groups", [{}])):
         missing = sorted({"every", "drift", "clock", "resting"} - set(group))
         if missing:
             raise CheckpointError(
                 f"group {number} of the checkpoint has no {', '.join(missing)}: no multirate optimizer wrote it"
+            )
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in saved.get("param_groups", []) for number in group["params"]]
+    for p, number in zip(params, numbers, strict=False):
+        missing = sorted(set(optimizer.state.get(p, {})) - set(saved.get("state", {}).get(number, {})))
+        if missing:
+            raise CheckpointError(
+                f"the checkpoint has no {', '.join(missing)} of parameter {number}: another kind of multirate "
+                f"optimizer than {type(optimizer).__name__} wrote it"
             )
 
 

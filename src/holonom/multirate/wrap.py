@@ -31,13 +31,14 @@ class MultirateWrapper(Clock):
     The optimizers keep their groups and their state; schedulers, scalers and checkpoints see this one.
 
     Args:
-        scales: mappings with an ``optimizer``, and optionally ``every`` (1) and ``drift`` (True).
+        scales: mappings with an ``optimizer``, and optionally ``every`` (1) and ``drift`` (True); an optimizer by
+            itself has ``every=1``.
         model: check that the optimizers hold all of its trainable parameters.
     """
 
     def __init__(self, scales: Iterable[Mapping[str, Any]], *, model: nn.Module | None = None) -> None:
         self.optimizers: list[Optimizer] = []
-        super().__init__([dict(scale) for scale in scales], {})
+        super().__init__([dict(scale) if isinstance(scale, Mapping) else {"optimizer": scale} for scale in scales], {})
         check_covered(model, self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -49,6 +50,8 @@ class MultirateWrapper(Clock):
                 "a scale is a dict with an 'optimizer' (built on its parameters) and optionally 'every' and 'drift'; "
                 f"got {base!r} and the keys {sorted(param_group)}"
             )
+        if isinstance(base, torch.optim.LBFGS):
+            raise TypeError("LBFGS takes several gradients a step, and a step of a time scale has one; use another")
         every = param_group.get("every", self.defaults["every"])
         drift = param_group.get("drift", self.defaults["drift"])
         if isinstance(base, Langevin) and every != 1 and drift:
