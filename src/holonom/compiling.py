@@ -27,8 +27,8 @@ def own(function: F, name: str | None = None) -> F:
     return copy  # type: ignore[return-value]
 
 
-def attempted(compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The compiled function, until the compiler fails at it; from then on the plain one.
+def attempted(compiled: Callable[..., Any], other: Callable[..., Any], quietly: bool = False) -> Callable[..., Any]:
+    """The compiled function, until the compiler fails at it; from then on the other one.
 
     It fails before anything is written.
     """
@@ -41,8 +41,9 @@ def attempted(compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callab
                 return compiled(*inputs)
             except BackendCompilerFailed as error:
                 working = False
-                say_uncompiled(error)
-        return plain(*inputs)
+                if not quietly:
+                    say_uncompiled(error)
+        return other(*inputs)
 
     return call
 

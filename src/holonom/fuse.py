@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import counter
-from .compiling import available, own, say_uncompiled
+from .compiling import attempted, available, own, say_uncompiled
 from .constraints.base import Constraint, Phase
 from .flows import Numbers, run
 from .lists import Tensors
@@ -112,9 +112,12 @@ def make_kernel(space: Constraint, word: str, step_ends: bool) -> Kernel:
     def kernel(phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors]) -> None:
         run(space, word, phase, force, numbers, noises, 0, step_ends)
 
-    # Row-wise reductions with fixed sizes meet a bug of the compiler's C++ back end (torch 2.13, outer-loop fusion).
-    dynamic = None if space.elementwise else True
-    return torch.compile(own(kernel, f"kernel_{word}"), fullgraph=True, dynamic=dynamic, options=compiler_options())
+    def compiled(dynamic: bool | None) -> Kernel:
+        return torch.compile(own(kernel, f"kernel_{word}"), fullgraph=True, dynamic=dynamic, options=compiler_options())
+
+    # Fixed sizes make faster programs, but some row-wise reductions of fixed size meet a bug of the compiler's C++
+    # back end (torch 2.13, outer-loop fusion).
+    return compiled(None) if space.elementwise else attempted(compiled(None), compiled(True), quietly=True)
 
 
 def compiler_options() -> dict[str, Any] | None:
