@@ -12,7 +12,7 @@ from . import fuse
 from .constraints.base import Constraint, Phase
 from .counter import Normals, Spec
 from .errors import ProjectionError
-from .flows import Numbers, run
+from .flows import Numbers, joined, run
 from .lists import Tensors, copy_, plus_scaled, scaled
 from .noise import normal
 
@@ -135,6 +135,8 @@ class Cell:
         how: How,
     ) -> None:
         """Run letters on a phase."""
+        if self.space.geodesic:
+            word, numbers, noises = joined(word, numbers, noises)
         if torch.compiler.is_compiling():  # as part of a larger pass
             run(self.space, word, phase, force, numbers, noises, step, last)
             return

@@ -50,13 +50,15 @@ class Constraint:
 
     ``slots`` names the state a slack variable and its momentum live in; ``stacks`` asks for tensors
     of one shape to be handed over as one batch; ``fusible`` says that the arithmetic is element- or
-    row-wise, so that compiling it into one pass pays, and ``elementwise`` that shapes do not matter. A
-    residual above ``lost`` means that the weights have left the manifold.
+    row-wise, so that compiling it into one pass pays, and ``elementwise`` that shapes do not matter;
+    ``geodesic``, that ``drift_`` is exact, so that drifts add up. A residual above ``lost`` means that the
+    weights have left the manifold.
     """
 
     slots: tuple[str, ...] = ()
     stacks = False
     fusible = True
+    geodesic = True
     lost = 1e-2
 
     @property

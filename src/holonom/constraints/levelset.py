@@ -42,6 +42,7 @@ class LevelSet(Constraint):
     """
 
     fusible = False
+    geodesic = False
     elementwise = False
 
     def __init__(

@@ -40,6 +40,7 @@ class Orthogonal(Constraint):
 
     stacks = True
     fusible = False
+    geodesic = False
     elementwise = False
 
     def __init__(self, view: str | None = None, iterations: int | None = None, tolerance: float | None = None) -> None:
