@@ -10,6 +10,8 @@ from ..run import Run
 from ..setups.planar import HEADINGS, problem, waves
 from ..setups.thermo import adam, adlala, lol, sgld, strongest
 
+STEPS = 100_000  # published
+
 
 @experiment(
     "fig3.12",
@@ -19,7 +21,7 @@ from ..setups.thermo import adam, adlala, lol, sgld, strongest
     "steps and after 100,000 it is still around 73 %; SGLD cannot compete at all (100 nodes, 20 runs).",
     smoke={"replicas": 2, "steps": 4, "adam_rates": (0.01,)},
     ci={"replicas": 4, "steps": 12_000, "adam_rates": (0.005, 0.01)},
-    paper={"replicas": 20, "steps": 100_000, "adam_rates": (0.001, 0.005, 0.01)},
+    paper={"replicas": 20, "steps": STEPS, "adam_rates": (0.001, 0.005, 0.01)},
 )
 def fig3_12(run: Run, settings: SimpleNamespace) -> list[Claim]:
     task = problem(run, waves(10, 1), hidden=100, percent=5)
@@ -44,6 +46,6 @@ def fig3_12(run: Run, settings: SimpleNamespace) -> list[Claim]:
     return [
         greater("LOL ends ahead of Adam", "Adam never reaches it", accuracy["LOL"], adams),
         greater("AdLaLa ends ahead of Adam", "Adam never reaches it", accuracy["AdLaLa"], adams),
-        near("Adam ends around 73 %", "73 % at most", adams, 0.73, 0.05),
+        *([near("Adam ends around 73 %", "73 % at most", adams, 0.73, 0.05)] if settings.steps == STEPS else []),
         greater("SGLD cannot compete: Adam ends ahead of it", "not at all", adams, accuracy["SGLD"]),
     ]

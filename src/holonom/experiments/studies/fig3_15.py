@@ -14,6 +14,8 @@ from ..setups.thermo import grid, strongest
 
 SGD_RATES = (0.05, 0.1, 0.15, 0.2)
 
+STEPS = 50_000  # published
+
 
 @experiment(
     "fig3.15",
@@ -23,7 +25,7 @@ SGD_RATES = (0.05, 0.1, 0.15, 0.2)
     "significantly better, for SGD steps of 0.05 … 0.2 (1000 points, 2 % batches, mean of 4 runs).",
     smoke={"replicas": 2, "warm_up": 2, "steps": 4, "rates": (0.1, 0.2)},
     ci={"replicas": 4, "warm_up": 2500, "steps": 10_000, "rates": (0.1, 0.2, 0.3)},
-    paper={"replicas": 20, "warm_up": 2500, "steps": 50_000, "rates": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)},
+    paper={"replicas": 20, "warm_up": 2500, "steps": STEPS, "rates": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)},
 )
 def fig3_15(run: Run, settings: SimpleNamespace) -> list[Claim]:
     task = problem(run, FOUR_TURNS, hidden=100)
@@ -45,6 +47,7 @@ def fig3_15(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "alone is compared at the step size with the highest final test accuracy, the pair at those with the highest "
         "training accuracy: choosing favours SGD alone, if anyone."
     )
+    reached = near("SGD alone reaches 70 %", "70 %", best_plain.final("test_accuracy"), 0.70, 0.05)
     return [
         greater(
             "SGD ends better after DHSGD than alone",
@@ -52,7 +55,7 @@ def fig3_15(run: Run, settings: SimpleNamespace) -> list[Claim]:
             best_mixed.final("test_accuracy"),
             best_plain.final("test_accuracy"),
         ),
-        near("SGD alone reaches 70 %", "70 %", best_plain.final("test_accuracy"), 0.70, 0.05),
+        *([reached] if settings.steps == STEPS else []),
     ]
 
 
