@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from holonom import Ensemble, Multirate
@@ -34,7 +34,7 @@ from holonom.experiments.setups import (
     transfer_runs,
 )
 from holonom.experiments.setups.multirate_transfer import FULL, OURS, OURS_TUNED, Transfer
-from holonom.experiments.setups.transfer_runs import Size
+from holonom.experiments.setups.transfer_runs import Size, epochs_to_go
 from holonom.experiments.setups.transfer_steps import Arm, Student, Task, accuracy_on, check_apart
 from holonom.experiments.studies import fig5_8, thm5_3_3
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
@@ -500,3 +500,22 @@ def test_settings_of_all_scales_have_the_same_names() -> None:
 def test_rates_and_probabilities_are_searched_for_at_every_scale(id: str) -> None:
     name = "grid" if id == "fig5.8" else "rates"
     assert all(len(scale[name]) > 1 for scale in find(id).scales.values())
+
+
+def test_interrupted_pre_training_goes_on(tmp_path: Path) -> None:
+    def trained(file: Path, stop_in: int | None) -> Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        for epoch in epochs_to_go(file, {"model": model, "optimizer": optimizer}, 5):
+            if epoch == stop_in:
+                raise KeyboardInterrupt
+            optimizer.zero_grad()
+            model(torch.full((4, 3), float(epoch))).square().sum().backward()
+            optimizer.step()
+        return model.weight.detach()
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut.pt", 3)
+    assert torch.equal(trained(tmp_path / "cut.pt", None), trained(tmp_path / "whole.pt", None))
+    assert torch.equal(trained(tmp_path / "cut.pt", 0), trained(tmp_path / "whole.pt", None))  # nothing is left to do

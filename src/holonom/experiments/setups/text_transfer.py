@@ -26,6 +26,7 @@ from ..run import Array, Run
 from . import language
 from .kept import Kept
 from .multirate_transfer import Transfer
+from .transfer_runs import epochs_to_go
 from .transfer_steps import Arm, Task, check_apart, half_precision, make_optimizer
 
 CHUNK, END, UNKNOWN = 436, "<eos>", "<unk>"
@@ -160,8 +161,9 @@ def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, corpus: Corp
     columns = batches(corpus.train[: settings.pretrain_words], settings.columns).to(run.device)
     optimizer = torch.optim.Adam(model.parameters(), settings.pretrain_lr)
     warm_up = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
+    parts = {"model": model, "optimizer": optimizer, "warm_up": warm_up}
     with run.progress("pre-training", settings.pretrain_epochs, "epoch") as progress:
-        for epoch in range(settings.pretrain_epochs):
+        for epoch in epochs_to_go(run.checkpoint("pre-training"), parts, settings.pretrain_epochs):
             for x, y in windows(columns, language.LENGTH):
                 optimizer.zero_grad()
                 with half_precision(run.device, settings.autocast):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,6 +75,17 @@ def train_epoch(student: Student, size: Size, generator: torch.Generator) -> Non
     order = torch.randperm(size.points, generator=generator)
     for index in torch.split(order[: size.points - size.points % size.batch], size.batch):
         student.step(*student.task.take(index))
+
+
+def epochs_to_go(file: Path, parts: dict[str, Any], epochs: int) -> Iterator[int]:
+    """Numbers of the epochs still to do: the parts' states are read from the file, and written after every epoch."""
+    kept = read(file)
+    for name, part in parts.items():
+        if kept:
+            part.load_state_dict(kept[name])
+    for epoch in range(kept.get("epochs", 0), epochs):
+        yield epoch
+        save({"epochs": epoch + 1, **{name: part.state_dict() for name, part in parts.items()}}, file)
 
 
 def pretrained(run: Run, model: Network, train: Callable[[Network], None]) -> Network:
