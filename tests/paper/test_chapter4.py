@@ -184,3 +184,18 @@ def test_flat_spectra_have_known_gaps_and_attain_the_bound(radius: float, temper
     ):
         assert s.gap == pytest.approx(gap)
         assert s.asymptotic_variance == pytest.approx(s.bound)
+
+
+def test_what_an_interrupted_run_has_made_is_read(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make() -> np.ndarray:
+        made.append(0)
+        return np.arange(3.0) * len(made)
+
+    run = small_run(tmp_path)
+    assert run.once("numbers", make).tolist() == [0.0, 1.0, 2.0]
+    run.resume = True
+    assert run.once("numbers", make).tolist() == [0.0, 1.0, 2.0]
+    run.resume = False
+    assert run.once("numbers", make).tolist() == [0.0, 2.0, 4.0], "without resuming it starts over"

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from ..batches import Batches
 from ..capture import Compiled
 from ..ensemble import Ensemble, Loss
+from ..files import load, save
 from ..optimizer import Langevin
 from ..training import Evaluate, History, train
 from . import ranks
@@ -141,6 +142,14 @@ class Run:
         fit = Fit(arm, np.array(history.steps), curves, ensemble, seconds, residual)
         self._log(fit)
         return fit
+
+    def once(self, name: str, make: Callable[[], Array]) -> Array:
+        """What ``make`` returns; a resumed run reads what the interrupted one had made, on every rank or on none."""
+        file = self.checkpoint(f"{name}-{ranks.rank()}")
+        if ranks.largest(not file.exists()):
+            save({"values": torch.from_numpy(np.asarray(make()))}, file)
+        values: Array = load(file, "delete it to make it anew")["values"].numpy()
+        return values
 
     def checkpoint(self, name: str) -> Path:
         """The file of that name; one that an earlier run left is there only if this one resumes."""

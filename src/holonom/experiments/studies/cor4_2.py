@@ -87,21 +87,27 @@ def simulate(run: Run, case: Case, settings: SimpleNamespace) -> Measured:
     """Euler–Maruyama and projection, started in equilibrium; ``step`` and ``length`` are in units of 1/λ₁."""
     h = settings.step / case.spectrum.gap
     times = h * np.arange(round(1.0 / settings.step) + 1)
-    deviation, averages = [], torch.zeros(())
-
-    with chains(run, case, settings.pairs, 2, h) as (q, step):
-        for _ in progress(run, f"{case.name}, decay", len(times)):
-            value = q[..., 0] / RADIUS - case.spectrum.mean
-            deviation.append((value[0] * value[1]).mean(-1))
-            step()
     count = round(settings.length / settings.step)
-    with chains(run, case, settings.chains, 1, h) as (q, step):
-        for _ in progress(run, f"{case.name}, averages", count):
-            averages = averages + (q[0, ..., 0] / RADIUS - case.spectrum.mean)
-            step()
-    scaled = averages.T * h / np.sqrt(count * h)
-    gathered = [ranks.gather(x.cpu().numpy()) for x in (torch.stack(deviation), scaled)]
-    return Measured(times, gathered[0], gathered[1], count * h)
+
+    def decay() -> Array:
+        deviation = []
+        with chains(run, case, settings.pairs, 2, h) as (q, step):
+            for _ in progress(run, f"{case.name}, decay", len(times)):
+                value = q[..., 0] / RADIUS - case.spectrum.mean
+                deviation.append((value[0] * value[1]).mean(-1))
+                step()
+        return ranks.gather(torch.stack(deviation).cpu().numpy())
+
+    def scaled_averages() -> Array:
+        sums = torch.zeros(())
+        with chains(run, case, settings.chains, 1, h) as (q, step):
+            for _ in progress(run, f"{case.name}, averages", count):
+                sums = sums + (q[0, ..., 0] / RADIUS - case.spectrum.mean)
+                step()
+        return ranks.gather((sums.T * h / np.sqrt(count * h)).cpu().numpy())
+
+    deviation = run.once(f"{case.name}, decay", decay)
+    return Measured(times, deviation, run.once(f"{case.name}, averages", scaled_averages), count * h)
 
 
 @contextmanager

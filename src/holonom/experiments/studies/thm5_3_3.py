@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -74,7 +75,7 @@ def thm5_3_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
     bound = {}
     for h in settings.rates:
         for k in settings.periods:
-            measured[h, k] = descend(run, problem, h, k, settings.steps)
+            measured[h, k] = run.once(f"h {h:g} k {k}", partial(descend, run, problem, h, k, settings.steps))
             bound[h, k] = convergence_bound(gap, h, settings.steps, smoothness, 1.0, k, PARTS)
     upper = {key: sum(mean_and_half_width(values)) for key, values in measured.items()}
     tightness = max(upper[key] / bound[key] for key in bound)
