@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch._dynamo.exc import BackendCompilerFailed
-
 F = TypeVar("F", bound=Callable[..., object])
 _said = False
 
@@ -37,6 +35,8 @@ def attempted(compiled: Callable[..., Any], other: Callable[..., Any], quietly: 
     def call(*inputs: Any) -> Any:
         nonlocal working
         if working:
+            from torch._dynamo.exc import BackendCompilerFailed  # a second's import that most programs do without
+
             try:
                 return compiled(*inputs)
             except BackendCompilerFailed as error:
