@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holonom import Ensemble
@@ -107,8 +108,8 @@ def test_half_precision_is_near():
 
 def test_curvature_and_hessian_are_the_cpus():
     torch.manual_seed(0)
-    model = mlp([2, 30, 1])
-    x, y = torch.randn(50, 2), torch.rand(50)
+    model = nn.Sequential(nn.Linear(2, 30), nn.Tanh(), nn.Linear(30, 1)).double()  # a boundary that bends everywhere
+    x, y = torch.randn(50, 2, dtype=torch.float64), torch.rand(50, dtype=torch.float64)
 
     def loss(output, target):
         return (output.squeeze(-1) - target).square().mean()
@@ -116,7 +117,7 @@ def test_curvature_and_hessian_are_the_cpus():
     def on(device):
         model.to(device)
         curvatures = boundary_curvature(
-            lambda points: torch.sigmoid(4 * model(points).squeeze(-1)), (-1.5, 1.5), 200, device=device
+            lambda points: torch.sigmoid(4 * model(points.double()).squeeze(-1)), (-1.5, 1.5), 200, device=device
         )
         hessian = Hessian(model, over((x.to(device), y.to(device)), loss))
         return float(np.median(curvatures)), float(hessian.eigenvalues(1)[0])

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .family import Family
+from .folding import Deviation
 from .overwriting import overwriting
 from .prefix import Point, Prefix
 from .shared import Mixed, convolves, sharing_names
@@ -119,11 +120,19 @@ class Points:
         """The model with another state, to be called like the model."""
         device = self.subject.device.type
 
-        def call(*inputs: Any, **named: Any) -> Any:
+        def forward(*inputs: Any, **named: Any) -> Any:
             with mode, torch.autocast(device, self.autocast) if self.autocast else nullcontext():
                 outputs = functional_call(self.subject.model, state, inputs, named)
             mode.finish(outputs)
             return outputs
+
+        def call(*inputs: Any, **named: Any) -> Any:
+            try:
+                return forward(*inputs, **named)
+            except Deviation:
+                assert isinstance(mode, Point)
+                mode.deviated()
+                return forward(*inputs, **named)
 
         return call
 

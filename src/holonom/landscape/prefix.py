@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
+
+from .folding import LOOKS, Folded, Folding, hollow, tensors
 
 
 class Prefix:
@@ -21,6 +22,7 @@ class Prefix:
     def __init__(self) -> None:
         self.results: list[Any] = []
         self.complete = False
+        self.folding = Folding()
         self._own: set[int] = set()
         self._needed: set[int] = set()
         self._spoiled = False
@@ -30,24 +32,25 @@ class Prefix:
 
     def note(self, inputs: Any, outputs: Any) -> None:
         """A call behind the prefix: what it read must be kept, and what it overwrote cannot be shared."""
-        self._own = self._own or {id(x) for x in _tensors(self.results)}
-        self._needed |= self._own & {id(x) for x in _tensors(inputs)}
-        self._spoiled |= any(id(x) in self._own for x in _tensors(outputs))
+        self._own = self._own or {id(x) for x in tensors(self.results)}
+        self._needed |= self._own & {id(x) for x in tensors(inputs)}
+        self._spoiled |= any(id(x) in self._own for x in tensors(outputs))
 
     def finish(self, outputs: Any) -> None:
         """The first point is done. Results that nobody needs keep their shape alone, filled with NaN to be seen."""
-        self._needed |= {id(x) for x in _tensors(outputs)}
+        self._needed |= {id(x) for x in tensors(outputs)}
         self.results = [] if self._spoiled else tree_map_only(Tensor, self._trimmed, self.results)
         self.complete = True
+        self.folding.finish()
 
     def _trimmed(self, x: Tensor) -> Tensor:
         if id(x) in self._needed or not x.is_floating_point():
             return x
-        return torch.full((), torch.nan, dtype=x.dtype, device=x.device).expand(x.shape)
+        return hollow(x)
 
 
 class Point(TorchFunctionMode):
-    """One point's forward: takes what is remembered, remembers what is not yet."""
+    """One point's forward: takes what is remembered, remembers what is not yet, and folds what can be folded."""
 
     def __init__(self, prefix: Prefix, moving: set[int]) -> None:
         super().__init__()
@@ -55,8 +58,17 @@ class Point(TorchFunctionMode):
         self.moving = moving
         self.number = 0
         self.behind = False
+        self.folded = Folded(prefix.folding) if prefix.folding.usable else None
+
+    def deviated(self) -> None:
+        """To be run again, as the model says; the points to come need not try."""
+        self.number, self.behind, self.folded = 0, False, None
+        self.prefix.folding.usable = False
 
     def finish(self, outputs: Any) -> None:
+        if self.folded is not None:
+            self.folded.finish(outputs)
+            self.folded = None  # another forward of the same point was not noted
         if not self.prefix.complete:
             self.prefix.finish(outputs)
 
@@ -64,20 +76,21 @@ class Point(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in LOOKS:
+            return func(*args, **kwargs)
         prefix = self.prefix
+        number, self.number = self.number, self.number + 1
         if not self.behind:
-            if prefix.complete and self.number < len(prefix.results):
-                self.number += 1
-                return prefix.results[self.number - 1]
-            self.behind = prefix.complete or any(id(x) in self.moving for x in _tensors((args, kwargs)))
+            if prefix.complete and number < len(prefix.results):
+                return prefix.results[number]
+            self.behind = prefix.complete or any(id(x) in self.moving for x in tensors((args, kwargs)))
+        if self.folded is not None:
+            return self.folded.call(number, func, args, kwargs)
         result = func(*args, **kwargs)
         if not prefix.complete:
+            prefix.folding.note(func, args, kwargs, result)
             if self.behind:
                 prefix.note((args, kwargs), result)
             else:
                 prefix.results.append(result)
         return result
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]

@@ -189,13 +189,14 @@ class Sweep:
     # ── memory and progress ──────────────────────────────────────────────────────────────────────
 
     def _batch_size(self, evaluation: Evaluation | Function) -> int | None:
-        """Examples at once, where that is ours to choose: as many as all points can be evaluated on comfortably."""
+        """Examples at once, where that is ours to choose: as many as points can be evaluated on comfortably."""
         if not isinstance(evaluation, Evaluation) or not evaluation.divisible:
             return None
         probe = next(iter(evaluation.batches(self.subject.device, 32)))
         each = self.points.largest_activation(evaluation.measure, probe, evaluation.shared) / evaluation.size(probe)
         room = _COMFORTABLE if self.subject.device.type == "cpu" else memory_budget(self.subject.device) // 4
-        return max(64, min(int(room / max(each * self._most, 1)), 4096))
+        together = [len(f) for number, f in enumerate(self.families) if not self.points.one_at_a_time(number)]
+        return max(64, min(int(room / max(each * max(together, default=1), 1)), 4096))
 
     def _rows(self, number: int, evaluation: Evaluation | Function, batch: Any) -> Iterator[Tensor]:
         """A family's points in chunks that fit into memory: their weights, and three of the largest activations."""

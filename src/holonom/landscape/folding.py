@@ -1,0 +1,269 @@
+"""Fewer passes over memory: what follows a convolution, or a linear layer, becomes part of it.
+
+Batch norm with running statistics is linear in its input,
+
+    γ (W∗x + c − μ) / √(σ² + ε) + β  =  (sW)∗x + s (c − μ) + β,    s = γ / √(σ² + ε),
+
+so it is folded into the kernels in front of it, and a sum and a ReLU behind it are done where the convolution's
+result is written. Activations are then written once and not read again, which is most of a residual network's time.
+
+The first point of a batch runs as the model says, and its calls are noted, but for looks at shapes and types. Calls
+that follow one another form a chain if each one's result is read by the next one alone and is gone when the model is
+done, so that nobody kept it. At the other points results inside a chain are stand-ins of NaN, and its last call does
+the work. A point that does not make the noted calls with the noted stand-ins raises :class:`Deviation`, and is run
+again as the model says.
+
+Convolutions in TF32 round kernels after folding instead of before: as exact as they are, but not equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+_KINDS: dict[Any, str] = {
+    **dict.fromkeys((functional.linear, torch.conv1d, torch.conv2d, torch.conv3d), "product"),
+    functional.batch_norm: "norm",
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.add_, Tensor.__iadd__), "sum"),
+    **dict.fromkeys((functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), "relu"),
+}
+_ADD_IN_PLACE: set[Any] = {Tensor.add_, Tensor.__iadd__}
+LOOKS: set[Any] = {
+    *(Tensor.dim, Tensor.size, Tensor.numel, Tensor.element_size, Tensor.is_floating_point, Tensor.__len__),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda")),
+}
+
+
+class Deviation(BaseException):
+    """A point makes other calls than the first one did; no ``Exception``, lest a model's own handler take it."""
+
+
+@dataclass
+class Call:
+    """One noted call: what it is in a chain, whose results it read, and its result."""
+
+    function: Any
+    kind: str | None
+    reads: list[int | None]
+    result: Callable[[], Any]
+    stand_in: Tensor | None
+
+
+class Folding:
+    """The calls of one batch's first point, and which of them need not be made.
+
+    Attributes:
+        steps: by number, what a call of a chain returns: a stand-in, or None where it is the last and does the work.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.steps: dict[int, Tensor | None] = {}
+        self.stand_ins: set[int] = set()
+        self.usable = False
+        self._made: dict[int, tuple[Callable[[], Any], int]] = {}
+
+    def note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A call of the first point. Its tensors are not kept alive."""
+        number = len(self.calls)
+        read = [self._maker(x) for x in tensors((args, kwargs))]
+        kind = _KINDS.get(function)
+        if kind is None or not isinstance(result, Tensor) or not _fits(kind, args, kwargs, result):
+            self.calls.append(Call(function, None, read, _nobody, None))
+        else:
+            self.calls.append(Call(function, kind, read, weakref.ref(result), hollow(result)))
+        if isinstance(result, Tensor):
+            self._made[id(result)] = weakref.ref(result), number
+
+    def _maker(self, x: Tensor) -> int | None:
+        """The number of the call that returned this tensor last."""
+        found, number = self._made.get(id(x), (_nobody, None))
+        return number if found() is x else None
+
+    def finish(self) -> None:
+        """The model is done: find the chains."""
+        readers: dict[int | None, list[int]] = {}
+        for number, call in enumerate(self.calls):
+            for maker in call.reads:
+                readers.setdefault(maker, []).append(number)
+        for number, call in enumerate(self.calls):
+            if call.kind == "product":
+                self._fold(self._chain(number, readers))
+        self.stand_ins = {id(x) for x in self.steps.values() if x is not None}
+        self.usable = bool(self.steps)
+
+    def _chain(self, number: int, readers: dict[int | None, list[int]]) -> list[int]:
+        """A product with weights and those of norm, sum and ReLU that follow it at once, in this order."""
+        chain = [number]
+        for kind in ("norm", "sum", "relu"):
+            last, candidate = chain[-1], chain[-1] + 1
+            if readers.get(last) != [candidate] or self.calls[last].result() is not None:
+                break
+            call = self.calls[candidate]
+            overwrites_another = call.function in _ADD_IN_PLACE and call.reads[0] != last
+            if call.kind == kind and not overwrites_another:
+                chain.append(candidate)
+        return chain[:-1] if self.calls[chain[-1]].kind == "sum" else chain
+
+    def _fold(self, chain: list[int]) -> None:
+        if len(chain) > 1:
+            self.steps |= {number: self.calls[number].stand_in for number in chain[:-1]}
+            self.steps[chain[-1]] = None
+
+
+class Folded:
+    """One further point: the same calls, those inside chains left out."""
+
+    def __init__(self, folding: Folding) -> None:
+        self.folding = folding
+        self._held: tuple[Tensor, Layer] | None = None
+
+    def call(self, number: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        calls, steps = self.folding.calls, self.folding.steps
+        if number >= len(calls) or calls[number].function != function:
+            raise Deviation
+        held, self._held = self._held, None
+        self._check(held, (args, kwargs))
+        if number not in steps or (held is None and calls[number].kind != "product"):
+            return function(*args, **kwargs)  # also where a chain began among the remembered results
+        layer = held[1].then(calls[number].kind, held[0], args, kwargs) if held else _layer(function, *args, **kwargs)
+        stand_in = steps[number]
+        if stand_in is None:
+            return layer.run()
+        self._held = stand_in, layer
+        return stand_in
+
+    def finish(self, outputs: Any) -> None:
+        self._check(None, outputs)
+
+    def _check(self, held: tuple[Tensor, Layer] | None, tree: Any) -> None:
+        """Of all stand-ins the one that is held must be here, and no other."""
+        found = [x for x in tensors(tree) if id(x) in self.folding.stand_ins]
+        if [id(x) for x in found] != ([] if held is None else [id(held[0])]):
+            raise Deviation
+
+
+@dataclass(frozen=True)
+class Layer:
+    """relu(Wx + bias + added), W being kernels or a matrix; all but the product only where wanted."""
+
+    function: Any
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    geometry: tuple[Any, ...] = ()
+    added: Tensor | None = None
+    rectified: bool = False
+
+    def then(self, kind: str | None, own: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer:
+        """With the next call of a chain, which was given ``own`` as this layer's result."""
+        if kind == "norm":
+            return self._normalised(*args, **kwargs)
+        if kind == "relu":
+            return replace(self, rectified=True)
+        (other,) = [x for x in args if x is not own]
+        if other.shape != own.shape or other.dtype != own.dtype:
+            raise Deviation
+        return replace(self, added=other)
+
+    def _normalised(
+        self,
+        own: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Layer:
+        if training or running_mean is None or running_var is None:
+            raise Deviation
+        scale = (_wide(running_var) + eps).rsqrt_()
+        scale = scale if weight is None else scale.mul_(weight)
+        shift = -_wide(running_mean) if self.bias is None else self.bias - _wide(running_mean)
+        shift = shift * scale if bias is None else torch.addcmul(_wide(bias), shift, scale)
+        kernels = _wide(self.weight) * scale.reshape(-1, *[1] * (self.weight.ndim - 1))
+        return replace(self, weight=kernels.to(self.weight.dtype), bias=shift.to(self.weight.dtype))
+
+    def run(self) -> Tensor:
+        if self.rectified and self._has_a_kernel():
+            try:
+                return self._in_one_kernel()
+            except RuntimeError:  # none for this shape, or no cuDNN
+                pass
+        y: Tensor = self.function(self.x, self.weight, self.bias, *self.geometry)
+        y = y if self.added is None else y.add_(self.added)
+        return y.relu_() if self.rectified else y
+
+    def _has_a_kernel(self) -> bool:
+        """Whether cuDNN is worth asking. Its fused kernels add in float32, have no derivative, need not be
+        deterministic, and are slow for a number of channels that is no multiple of 4."""
+        cudnn = torch.backends.cudnn
+        deterministic = cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+        if not self.x.is_cuda or not cudnn.enabled or deterministic or torch.is_grad_enabled():
+            return False
+        if self.function is not torch.conv2d or self.x.ndim != 4 or self.x.dtype is torch.float64:
+            return False
+        return self.geometry[3] == 1 and not isinstance(self.geometry[1], str) and self.weight.shape[1] % 4 == 0
+
+    def _in_one_kernel(self) -> Tensor:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else self.x.dtype
+        x, weight = self.x.to(dtype), self.weight.to(dtype)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        stride, padding, dilation = ([n, n] if isinstance(n, int) else list(n) for n in self.geometry[:3])
+        if self.added is None:
+            return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+        return torch.cudnn_convolution_add_relu(x, weight, self.added, 1.0, bias, stride, padding, dilation, 1)
+
+
+def _layer(
+    function: Any,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Layer:
+    geometry = () if function is functional.linear else (stride, padding, dilation, groups)
+    return Layer(function, input, weight, bias, geometry)
+
+
+def _fits(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> bool:
+    """Whether a call is of the usual form."""
+    if kind == "product":
+        return len(args) > 1 and result.ndim == args[1].ndim  # with examples in front
+    if kind == "norm":
+        training = kwargs.get("training", len(args) > 5 and args[5])
+        running = len(args) > 2 and args[1] is not None and args[2] is not None and not training
+        return running and args[0].dtype == result.dtype
+    if kind == "sum":
+        alike = all(isinstance(x, Tensor) and x.shape == result.shape and x.dtype == result.dtype for x in args)
+        return alike and len(args) == 2 and not kwargs
+    return len(args) > 0
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def hollow(x: Tensor) -> Tensor:
+    """A stand-in of this shape, filled with NaN to be seen, that takes no memory."""
+    return torch.full((), torch.nan, dtype=x.dtype, device=x.device).expand(x.shape)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype.itemsize >= 4 else x.float()
+
+
+def _nobody() -> None:
+    return None
