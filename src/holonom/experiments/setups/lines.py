@@ -93,7 +93,15 @@ def _colours(count: int) -> Sequence[Any]:
 
 
 def draw(run: Run, name: str, panels: Mapping[str, Mapping[str, Line]], caption: str, **axis: Any) -> None:
-    """One panel a title, one colour a line: mean over runs thick, single runs thin."""
+    """One panel a title, one colour a line: mean over runs thick, single runs thin; the numbers in a CSV file."""
+    values = (
+        (title, label, number, alpha, value)
+        for title, lines in panels.items()
+        for label, one in lines.items()
+        for number, row in enumerate(one.values)
+        for alpha, value in zip(one.alphas, row, strict=True)
+    )
+    run.save_rows(f"{name}.csv", ["panel", "line", "run", "α", "test loss"], values)
     size = (4.6 * len(panels), 3.8)
     with run.figure(name, caption, ncols=len(panels), figsize=size) as axes, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # all runs of an arm diverged: nothing to draw
