@@ -151,6 +151,7 @@ class Cell:
             else:
                 run(self.space, word, phase, force, numbers, noises, step, last)
         except ProjectionError as error:
+            self.space.project_(phase, phase.momenta)  # the drift that failed was to do it
             raise ProjectionError(f"{', '.join(self.names)}: {error}") from None
 
 

@@ -65,6 +65,15 @@ class Constraint:
     def elementwise(self) -> bool:
         return True
 
+    @property
+    def loose(self) -> Constraint:
+        """The same space for letters behind which a drift comes in the same step.
+
+        Where ``drift_`` goes to the same point whatever the momentum's normal part is, and leaves none of it, momenta
+        need not be made tangent before.
+        """
+        return self
+
     def view(self, q: Tensor) -> Tensor:
         """The tensor as (…, *block); always a view, never a copy."""
         return q
