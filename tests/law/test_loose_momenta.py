@@ -1,4 +1,4 @@
-"""A drift that solves for its constraint takes any normal part of the momenta with it: they need no projection before."""
+"""A drift that solves for its constraint takes any normal part of the momenta along: no projection is needed before."""
 
 import pytest
 import torch

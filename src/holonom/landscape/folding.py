@@ -10,14 +10,15 @@ result is written. Activations are then written once and not read again, which i
 The first point of a batch runs as the model says, and its calls are noted, but for looks at shapes and types. Calls
 that follow one another form a chain if each one's result is read by the next one alone and is gone when the model is
 done, so that nobody kept it. At the other points results inside a chain are stand-ins of NaN, and its last call does
-the work. A point that does not make the noted calls with the noted stand-ins raises :class:`Deviation`, and is run
-again as the model says.
+the work. A point that does not make the noted calls with the noted stand-ins, or keeps one of them, raises
+:class:`Deviation`, and is run again as the model says.
 
 Convolutions in TF32 round kernels after folding instead of before: as exact as they are, but not equal to the last bit.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ class Call:
     reads: list[int | None]
     result: Callable[[], Any]
     stand_in: Tensor | None
+    precision: tuple[Any, ...] = ()
 
 
 class Folding:
@@ -68,6 +70,7 @@ class Folding:
         self.steps: dict[int, Tensor | None] = {}
         self.stand_ins: set[int] = set()
         self.usable = False
+        self.held: list[int] = []
         self._made: dict[int, tuple[Callable[[], Any], int]] = {}
 
     def note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -78,7 +81,8 @@ class Folding:
         if kind is None or not isinstance(result, Tensor) or not _fits(kind, args, kwargs, result):
             self.calls.append(Call(function, None, read, _nobody, None))
         else:
-            self.calls.append(Call(function, kind, read, weakref.ref(result), hollow(result)))
+            precision = _precision(result.device.type)
+            self.calls.append(Call(function, kind, read, weakref.ref(result), hollow(result), precision))
         if isinstance(result, Tensor):
             self._made[id(result)] = weakref.ref(result), number
 
@@ -98,6 +102,11 @@ class Folding:
                 self._fold(self._chain(number, readers))
         self.stand_ins = {id(x) for x in self.steps.values() if x is not None}
         self.usable = bool(self.steps)
+        self.held = self.references()
+
+    def references(self) -> list[int]:
+        """How often every stand-in is held."""
+        return [sys.getrefcount(x) for x in self.steps.values() if x is not None]
 
     def _chain(self, number: int, readers: dict[int | None, list[int]]) -> list[int]:
         """A product with weights and those of norm, sum and ReLU that follow it at once, in this order."""
@@ -107,6 +116,8 @@ class Folding:
             if readers.get(last) != [candidate] or self.calls[last].result() is not None:
                 break
             call = self.calls[candidate]
+            if call.precision != self.calls[number].precision:
+                break
             overwrites_another = call.function in _ADD_IN_PLACE and call.reads[0] != last
             if call.kind == kind and not overwrites_another:
                 chain.append(candidate)
@@ -136,12 +147,21 @@ class Folded:
         layer = held[1].then(calls[number].kind, held[0], args, kwargs) if held else _layer(function, *args, **kwargs)
         stand_in = steps[number]
         if stand_in is None:
-            return layer.run()
+            return self._as_noted(layer.run(), calls[number].stand_in)
         self._held = stand_in, layer
         return stand_in
 
     def finish(self, outputs: Any) -> None:
         self._check(None, outputs)
+        if self.folding.references() != self.folding.held:  # somebody kept a stand-in
+            raise Deviation
+
+    @staticmethod
+    def _as_noted(result: Tensor, noted: Tensor | None) -> Tensor:
+        """Where shapes depend on the point, the stand-ins had wrong ones."""
+        if noted is None or result.shape != noted.shape or result.dtype != noted.dtype:
+            raise Deviation
+        return result
 
     def _check(self, held: tuple[Tensor, Layer] | None, tree: Any) -> None:
         """Of all stand-ins the one that is held must be here, and no other."""
@@ -168,9 +188,9 @@ class Layer:
             return self._normalised(*args, **kwargs)
         if kind == "relu":
             return replace(self, rectified=True)
-        (other,) = [x for x in args if x is not own]
-        if other.shape != own.shape or other.dtype != own.dtype:
+        if not _fits("sum", args, kwargs, own):
             raise Deviation
+        (other,) = [x for x in args if x is not own]
         return replace(self, added=other)
 
     def _normalised(
@@ -218,7 +238,7 @@ class Layer:
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else self.x.dtype
         x, weight = self.x.to(dtype), self.weight.to(dtype)
         bias = None if self.bias is None else self.bias.to(dtype)
-        stride, padding, dilation = ([n, n] if isinstance(n, int) else list(n) for n in self.geometry[:3])
+        stride, padding, dilation = (_twice(n) for n in self.geometry[:3])
         if self.added is None:
             return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
         return torch.cudnn_convolution_add_relu(x, weight, self.added, 1.0, bias, stride, padding, dilation, 1)
@@ -238,8 +258,16 @@ def _layer(
     return Layer(function, input, weight, bias, geometry)
 
 
+def _twice(n: Any) -> list[int]:
+    """One number for both directions, or one for each."""
+    both = [n] if isinstance(n, int) else list(n)
+    return both * 2 if len(both) == 1 else both
+
+
 def _fits(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> bool:
     """Whether a call is of the usual form."""
+    if type(result) is not Tensor or not result.is_floating_point():
+        return False
     if kind == "product":
         return len(args) > 1 and result.ndim == args[1].ndim  # with examples in front
     if kind == "norm":
@@ -250,6 +278,13 @@ def _fits(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tens
         alike = all(isinstance(x, Tensor) and x.shape == result.shape and x.dtype == result.dtype for x in args)
         return alike and len(args) == 2 and not kwargs
     return len(args) > 0
+
+
+def _precision(device: str) -> tuple[Any, ...]:
+    """What decides how a product is computed and is not among its arguments."""
+    cudnn = torch.backends.cudnn
+    autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return *autocast, cudnn.enabled, cudnn.allow_tf32, cudnn.deterministic
 
 
 def tensors(tree: Any) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .family import Family
-from .folding import Deviation
+from .folding import Deviation, tensors
 from .overwriting import overwriting
 from .prefix import Point, Prefix
 from .shared import Mixed, convolves, sharing_names
@@ -45,7 +45,11 @@ class Points:
         self._keep = sum(len(f) * f.bytes_per_point for f in families) <= 4 * memory_budget(subject.device)
         self._made: dict[tuple[int, int, int], Values] = {}
         laid: dict[int, Tensor] = {}  # families share their fixed tensors
-        self._fixed = [{n: laid.setdefault(id(x), _laid_out(x)) for n, x in f.fixed.items()} for f in families]
+        # Buffers are copied: a model may write to them, and these are the caller's.
+        own = {id(x): x.clone() for f in families for n, x in f.fixed.items() if n in subject.buffers}
+        self._fixed = [
+            {n: laid.setdefault(id(x), _laid_out(own.get(id(x), x))) for n, x in f.fixed.items()} for f in families
+        ]
         self.remember = True
 
     def one_at_a_time(self, number: int) -> bool:
@@ -119,10 +123,11 @@ class Points:
     def _bound(self, state: Values, mode: Mixed | Point) -> Callable[..., Any]:
         """The model with another state, to be called like the model."""
         device = self.subject.device.type
+        state = state | {name: state[first] for name, first in self.subject.tied.items() if first in state}
 
         def forward(*inputs: Any, **named: Any) -> Any:
             with mode, torch.autocast(device, self.autocast) if self.autocast else nullcontext():
-                outputs = functional_call(self.subject.model, state, inputs, named)
+                outputs = functional_call(self.subject.model, state, inputs, named, tie_weights=False)
             mode.finish(outputs)
             return outputs
 
@@ -132,7 +137,7 @@ class Points:
             except Deviation:
                 assert isinstance(mode, Point)
                 mode.deviated()
-                return forward(*inputs, **named)
+            return call(*inputs, **named)
 
         return call
 
@@ -146,8 +151,7 @@ class Points:
         sizes = [0]
 
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                sizes.append(output.numel() * output.element_size())
+            sizes.append(sum(x.numel() * x.element_size() for x in tensors(output)))
 
         hooks = [m.register_forward_hook(note) for m in self.subject.model.modules() if not list(m.children())]
         try:

@@ -41,6 +41,7 @@ class Subject:
             raise ValueError("the model has no parameters, so there is no landscape to look at")
         self.device = next(iter(self.parameters.values())).device
         self._saved = set(model.state_dict(keep_vars=True))
+        self.tied = _tied(model, {**self.parameters, **self.buffers})
 
     def take(self, state: State | nn.Module, what: str) -> dict[str, Tensor]:
         """A state as tensors of the model's names, dtypes and device, each ([R,] *shape)."""
@@ -86,6 +87,21 @@ class Subject:
         finally:
             for module, mode in modes:
                 module.training = mode
+
+
+def _tied(model: nn.Module, named: Mapping[str, Tensor]) -> dict[str, str]:
+    """Further places of tensors that a model has in several, each with the name that the tensor goes by.
+
+    A module that is itself in several places is one place.
+    """
+    first = {id(x): name for name, x in named.items()}
+    places = [
+        (f"{prefix}.{name}" if prefix else name, first[id(x)])
+        for prefix, module in model.named_modules()
+        for own in (module.named_parameters, module.named_buffers)
+        for name, x in own(recurse=False, remove_duplicate=False)
+    ]
+    return {place: name for place, name in places if place != name}
 
 
 def blocks_of(model: nn.Module, blocks: Blocks = "auto") -> dict[str, list[str]]:
