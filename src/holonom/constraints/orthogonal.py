@@ -170,28 +170,29 @@ class Orthogonal(Constraint):
         symmetric = y.sub_(skew)
 
         def violation() -> Tensor:
-            product = torch.matmul(d, d + 2 * skew)
-            return constant + 2 * d + (product + product.mT) / 2
+            if zz is None:  # all matrices are powers of K and commute
+                return _plus_product(constant, d, d).add_(d, alpha=2)
+            product = torch.matmul(d, d.add(skew, alpha=2))
+            return product.add(product.mT).mul_(0.5).add_(constant).add_(d, alpha=2)
 
         if y.is_cuda:  # asking for the error would stall the device
             for _ in range(_ITERATIONS_WITHOUT_SYNC):
-                d = d - violation() / 2
+                d.sub_(violation(), alpha=0.5)
             return symmetric.sub_(d), d
         tolerance = (self.tolerance or torch.finfo(y.dtype).eps) * precision
         rate = _largest_norm(skew)
         size = (rate * rate if zz is None else _largest_norm(constant)) / 2
-        # An iteration leaves at most this share of the violation. Of a square weight all matrices are powers
-        # of K and commute, so DK − KD drops out.
+        # An iteration leaves at most this share of the violation; of a square weight DK − KD drops out.
         share = size if zz is None else size + 2 * rate
         if size * share <= tolerance:
             return symmetric.sub_(d), d
         floor = torch.finfo(y.dtype).eps * (size + rate) / 4  # rounding leaves this much whatever is asked for
         for _ in range(_MOST_ITERATIONS):
             correction = violation()
-            error = float(correction.abs().max())
+            error = _largest_entry(correction)
             if not error < 10:
                 break
-            d = d - correction / 2
+            d.sub_(correction, alpha=0.5)
             if error * min(1.0, share) <= max(tolerance, floor):  # what the next one would find at most
                 return symmetric.sub_(d), d
         raise ProjectionError(
@@ -235,8 +236,21 @@ def _gram_error(q: Tensor) -> Tensor:
     return error
 
 
+def _largest_entry(a: Tensor) -> float:
+    """max |a|; NaN if there is one."""
+    least, most = torch.aminmax(a)
+    return max(-float(least), float(most))
+
+
 def _largest_norm(a: Tensor) -> float:
     return float(torch.linalg.vector_norm(a, dim=(-2, -1)).max())
+
+
+def _plus_product(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a + b·c, in one call where torch has one."""
+    if a.ndim == 2:
+        return torch.addmm(a, b, c)
+    return torch.baddbmm(a, b, c) if a.ndim == 3 else a + torch.matmul(b, c)
 
 
 def _subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
