@@ -16,6 +16,8 @@ from .flows import Numbers, joined, run
 from .lists import Tensors, copy_, plus_scaled, scaled
 from .noise import normal
 
+LARGE = 65_536  # entries of a matrix that is not stacked with others
+
 State = dict[str, Any]
 How = tuple[bool | None, bool | None]  # a group's (foreach, fuse)
 Key = tuple[int | Tensor, int | Tensor, int]  # seed, step, draw; tensors where replicas draw for themselves
@@ -156,8 +158,12 @@ class Cell:
 
 
 def stacked(xs: Tensors) -> Tensors:
-    """Matrices of one shape as a single batch, behind any dimensions they have in front."""
-    return [torch.stack(xs, -3)] if len(xs) > 1 else xs
+    """Matrices of one shape as a single batch, behind any dimensions they have in front.
+
+    On a CPU a large matrix is work enough for all cores, and the copy would not pay.
+    """
+    pays = len(xs) > 1 and (xs[0].is_cuda or xs[0].numel() < LARGE)
+    return [torch.stack(xs, -3)] if pays else xs
 
 
 def unstack_(batch: Tensors, tensors: Tensors) -> None:
