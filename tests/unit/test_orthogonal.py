@@ -237,3 +237,22 @@ def test_shapes_of_one_group_do_not_disturb_each_other(normals, rng):
         ]
         for p, m in zip(params, matrices, strict=True):
             close(array(p), m)
+
+
+@pytest.mark.parametrize("word", ["L", "OBA", "BAOAB"])
+def test_large_matrices_alone_and_small_ones_together(word, monkeypatch):
+    """Stacked or one after the other, they go the same way."""
+
+    def trained(large):
+        monkeypatch.setattr("holonom.cell.LARGE", large)
+        draw = torch.Generator().manual_seed(0)
+        weights = [torch.randn(4, 7, generator=draw, dtype=torch.float64) for _ in range(3)]
+        params = [torch.nn.Parameter(torch.linalg.qr(w.mT).Q.mT.contiguous()) for w in weights]
+        opt = Langevin(params, 0.1, scheme=word, temperature=0.1, constraint=Orthogonal())
+        for _ in range(10):
+            for p in params:
+                p.grad = p.detach().sin()
+            opt.step()
+        return [p.detach() for p in params]
+
+    torch.testing.assert_close(trained(1), trained(1000), rtol=1e-12, atol=1e-13)
