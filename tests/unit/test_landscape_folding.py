@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from holonom.ensemble import Ensemble
 from holonom.landscape import interpolate, layerwise, over
-from holonom.landscape.folding import Layer
+from holonom.landscape.layer import Layer
 from holonom.landscape.prefix import Prefix
 from holonom.models import tiny_resnet
 

@@ -21,29 +21,16 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.utils._pytree import tree_leaves
 
-_KINDS: dict[Any, str] = {
-    **dict.fromkeys((functional.linear, torch.conv1d, torch.conv2d, torch.conv3d), "product"),
-    functional.batch_norm: "norm",
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.add_, Tensor.__iadd__), "sum"),
-    **dict.fromkeys((functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), "relu"),
-}
+from .calls import KINDS, Deviation, fits, hollow, tensors
+from .layer import Layer, layer_of
+
 _ADD_IN_PLACE: set[Any] = {Tensor.add_, Tensor.__iadd__}
-LOOKS: set[Any] = {
-    *(Tensor.dim, Tensor.size, Tensor.numel, Tensor.element_size, Tensor.is_floating_point, Tensor.__len__),
-    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda")),
-}
-
-
-class Deviation(BaseException):
-    """A point makes other calls than the first one did; no ``Exception``, lest a model's own handler take it."""
 
 
 @dataclass
@@ -77,8 +64,8 @@ class Folding:
         """A call of the first point. Its tensors are not kept alive."""
         number = len(self.calls)
         read = [self._maker(x) for x in tensors((args, kwargs))]
-        kind = _KINDS.get(function)
-        if kind is None or not isinstance(result, Tensor) or not _fits(kind, args, kwargs, result):
+        kind = KINDS.get(function)
+        if kind is None or not isinstance(result, Tensor) or not fits(kind, args, kwargs, result):
             self.calls.append(Call(function, None, read, _nobody, None))
         else:
             precision = _precision(result.device.type)
@@ -144,7 +131,7 @@ class Folded:
         self._check(held, (args, kwargs))
         if number not in steps or (held is None and calls[number].kind != "product"):
             return function(*args, **kwargs)  # also where a chain began among the remembered results
-        layer = held[1].then(calls[number].kind, held[0], args, kwargs) if held else _layer(function, *args, **kwargs)
+        layer = held[1].then(calls[number].kind, held[0], args, kwargs) if held else layer_of(function, *args, **kwargs)
         stand_in = steps[number]
         if stand_in is None:
             return self._as_noted(layer.run(), calls[number].stand_in)
@@ -170,134 +157,11 @@ class Folded:
             raise Deviation
 
 
-@dataclass(frozen=True)
-class Layer:
-    """relu(Wx + bias + added), W being kernels or a matrix; all but the product only where wanted."""
-
-    function: Any
-    x: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    geometry: tuple[Any, ...] = ()
-    added: Tensor | None = None
-    rectified: bool = False
-
-    def then(self, kind: str | None, own: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer:
-        """With the next call of a chain, which was given ``own`` as this layer's result."""
-        if kind == "norm":
-            return self._normalised(*args, **kwargs)
-        if kind == "relu":
-            return replace(self, rectified=True)
-        if not _fits("sum", args, kwargs, own):
-            raise Deviation
-        (other,) = [x for x in args if x is not own]
-        return replace(self, added=other)
-
-    def _normalised(
-        self,
-        own: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Layer:
-        if training or running_mean is None or running_var is None:
-            raise Deviation
-        scale = (_wide(running_var) + eps).rsqrt_()
-        scale = scale if weight is None else scale.mul_(weight)
-        shift = -_wide(running_mean) if self.bias is None else self.bias - _wide(running_mean)
-        shift = shift * scale if bias is None else torch.addcmul(_wide(bias), shift, scale)
-        kernels = _wide(self.weight) * scale.reshape(-1, *[1] * (self.weight.ndim - 1))
-        return replace(self, weight=kernels.to(self.weight.dtype), bias=shift.to(self.weight.dtype))
-
-    def run(self) -> Tensor:
-        if self.rectified and self._has_a_kernel():
-            try:
-                return self._in_one_kernel()
-            except RuntimeError:  # none for this shape, or no cuDNN
-                pass
-        y: Tensor = self.function(self.x, self.weight, self.bias, *self.geometry)
-        y = y if self.added is None else y.add_(self.added)
-        return y.relu_() if self.rectified else y
-
-    def _has_a_kernel(self) -> bool:
-        """Whether cuDNN is worth asking. Its fused kernels add in float32, have no derivative, need not be
-        deterministic, and are slow for a number of channels that is no multiple of 4."""
-        cudnn = torch.backends.cudnn
-        deterministic = cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
-        if not self.x.is_cuda or not cudnn.enabled or deterministic or torch.is_grad_enabled():
-            return False
-        if self.function is not torch.conv2d or self.x.ndim != 4 or self.x.dtype is torch.float64:
-            return False
-        return self.geometry[3] == 1 and not isinstance(self.geometry[1], str) and self.weight.shape[1] % 4 == 0
-
-    def _in_one_kernel(self) -> Tensor:
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else self.x.dtype
-        x, weight = self.x.to(dtype), self.weight.to(dtype)
-        bias = None if self.bias is None else self.bias.to(dtype)
-        stride, padding, dilation = (_twice(n) for n in self.geometry[:3])
-        if self.added is None:
-            return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
-        return torch.cudnn_convolution_add_relu(x, weight, self.added, 1.0, bias, stride, padding, dilation, 1)
-
-
-def _layer(
-    function: Any,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Layer:
-    geometry = () if function is functional.linear else (stride, padding, dilation, groups)
-    return Layer(function, input, weight, bias, geometry)
-
-
-def _twice(n: Any) -> list[int]:
-    """One number for both directions, or one for each."""
-    both = [n] if isinstance(n, int) else list(n)
-    return both * 2 if len(both) == 1 else both
-
-
-def _fits(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> bool:
-    """Whether a call is of the usual form."""
-    if type(result) is not Tensor or not result.is_floating_point():
-        return False
-    if kind == "product":
-        return len(args) > 1 and result.ndim == args[1].ndim  # with examples in front
-    if kind == "norm":
-        training = kwargs.get("training", len(args) > 5 and args[5])
-        running = len(args) > 2 and args[1] is not None and args[2] is not None and not training
-        return running and args[0].dtype == result.dtype
-    if kind == "sum":
-        alike = all(isinstance(x, Tensor) and x.shape == result.shape and x.dtype == result.dtype for x in args)
-        return alike and len(args) == 2 and not kwargs
-    return len(args) > 0
-
-
 def _precision(device: str) -> tuple[Any, ...]:
     """What decides how a product is computed and is not among its arguments."""
     cudnn = torch.backends.cudnn
     autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     return *autocast, cudnn.enabled, cudnn.allow_tf32, cudnn.deterministic
-
-
-def tensors(tree: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
-
-
-def hollow(x: Tensor) -> Tensor:
-    """A stand-in of this shape, filled with NaN to be seen, that takes no memory."""
-    return torch.full((), torch.nan, dtype=x.dtype, device=x.device).expand(x.shape)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype.itemsize >= 4 else x.float()
 
 
 def _nobody() -> None:

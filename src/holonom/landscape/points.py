@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .calls import Deviation, tensors
 from .family import Family
-from .folding import Deviation, tensors
 from .overwriting import overwriting
 from .prefix import Point, Prefix
 from .shared import Mixed, convolves, sharing_names

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .folding import LOOKS, Deviation, Folded, Folding, hollow, tensors
+from .calls import LOOKS, Deviation, hollow, tensors
+from .folding import Folded, Folding
 from .unseen import Unseen
 
 _SETS_SOMETHING = ("_set", "set_", "__set__", "manual_seed")  # how functions begin that must be called, not remembered
