@@ -153,7 +153,8 @@ class Cell:
             else:
                 run(self.space, word, phase, force, numbers, noises, step, last)
         except ProjectionError as error:
-            self.space.project_(phase, phase.momenta)  # the drift that failed was to do it
+            if phase.p and self.space.loose is not self.space:
+                self.space.project_(phase, phase.p)  # as the drift that failed would have done
             raise ProjectionError(f"{', '.join(self.names)}: {error}") from None
 
 
