@@ -70,7 +70,7 @@ def _error(optimizer: Langevin, params: list[torch.nn.Parameter], options: dict[
     constraint = options.get("constraint")
     states = [optimizer.state[p] for p in params]
     if isinstance(constraint, Circle):
-        return circle_error(params, [s["angle"] for s in states], float(constraint.radius))
+        return circle_error(params, [s["turns"] for s in states], float(constraint.radius))
     if isinstance(constraint, Sphere):
         return sphere_error(params, [s["slack"] for s in states if "slack" in s], float(constraint.radius))
     if isinstance(constraint, Orthogonal):

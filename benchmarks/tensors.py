@@ -102,11 +102,11 @@ def orthogonality_error(weights: Sequence[Tensor]) -> float:
 
 
 @torch.no_grad()
-def circle_error(weights: Sequence[Tensor], angles: Sequence[Tensor], radius: float) -> float:
-    """max|√(θ² + ξ²)/r − 1| in float64, with ξ = r cos φ from the state's φ/π."""
+def circle_error(weights: Sequence[Tensor], turns: Sequence[Tensor], radius: float) -> float:
+    """max|√(θ² + ξ²)/r − 1| in float64, with ξ = r cos φ from the state's φ/2π."""
     worst = 0.0
-    for weight, angle in zip(weights, angles):
-        squared = (weight.detach().double() / radius).square() + torch.cos(math.pi * angle.double()).square()
+    for weight, turn in zip(weights, turns):
+        squared = (weight.detach().double() / radius).square() + torch.cos(2 * math.pi * turn.double()).square()
         worst = max(worst, float((squared.sqrt() - 1).abs().max()))
     return worst
 

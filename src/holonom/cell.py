@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from . import fuse
+from .act import Act, Cue, prepare
 from .constraints.base import Constraint, Phase
 from .counter import Normals, Spec
 from .errors import ProjectionError
-from .flows import Numbers, joined, run
+from .flows import run
 from .lists import Tensors, copy_, plus_scaled, scaled
 from .noise import normal
 
@@ -26,8 +27,9 @@ Key = tuple[int | Tensor, int | Tensor, int]  # seed, step, draw; tensors where 
 class Cell:
     """Parameters of one space, dtype and device (and of one shape, if the space stacks).
 
-    It turns parameters and their state into a :class:`Phase` and runs letters on it. Nothing is
-    kept between steps except compiled kernels: parameters and state are the truth.
+    It turns parameters and their state into a :class:`Phase` and runs letters on it. Parameters and
+    state are the truth: what is kept between steps, views of them and letters made ready, is kept only as
+    long as it would come out the same again.
     """
 
     def __init__(self, space: Constraint, params: list[Tensor], names: list[str], indices: list[int]) -> None:
@@ -39,6 +41,9 @@ class Cell:
         self._freedom: int | None = None
         self._fuser = fuse.Fuser(space)
         self._normals: tuple[Any, Normals] | None = None
+        self._ready: tuple[Cue, Act] | None = None
+        self._seen: list[Any] = []
+        self._phase: Phase | None = None
 
     def append(self, p: Tensor, name: str, index: int) -> None:
         self.params.append(p)
@@ -65,15 +70,24 @@ class Cell:
         return cell
 
     def phase(self, state: dict[Tensor, State]) -> Phase:
-        """Views of parameters and state, block-shaped."""
-        view, slots = self.space.view, self.space.slots
+        """Views of parameters and state, block-shaped; the same ones as long as they lie in the same memory."""
         states = [state[p] for p in self.params]
-        return Phase(
-            [view(p.detach()) for p in self.params],
-            [view(s[name]) for s in states for name in ("momentum", "last_noise") if name in s],
-            [s[slots[0]] for s in states] if slots else [],
-            [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
-        )
+        memory = [p.data_ptr() for p in self.params]
+        seen: list[Any] = [torch.is_inference_mode_enabled(), *memory]
+        for p, own in zip(self.params, states, strict=True):
+            seen += p.shape, p.stride(), *map(id, own.values())
+        # A tensor that stands for others (a DTensor) does not say where they lie.
+        if self._phase is None or self._seen != seen or 0 in memory:
+            view, slots = self.space.view, self.space.slots
+            self._seen = seen
+            self._held = [x for s in states for x in s.values()]  # an id means something while its tensor lives
+            self._phase = Phase(
+                [view(p.detach()) for p in self.params],
+                [view(s[name]) for s in states for name in ("momentum", "last_noise") if name in s],
+                [s[slots[0]] for s in states] if slots else [],
+                [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
+            )
+        return self._phase
 
     def widened(self, phase: Phase) -> Phase:
         """The phase with positions in the state's precision: themselves, or copies of half-precision ones."""
@@ -125,20 +139,19 @@ class Cell:
         count = len(self.params)
         return [self.space.view(x) for x in drawn[:count]] + drawn[count:]
 
+    def ready(self, cue: Cue, thermostat: Tensor | None) -> Act:
+        """Letters with their numbers, made anew only where a number changed or is a tensor."""
+        if thermostat is not None or not cue.plain or torch.compiler.is_compiling():
+            return prepare(cue, thermostat, self.space.geodesic)
+        if self._ready is None or self._ready[0] != cue:
+            self._ready = cue, prepare(cue, None, self.space.geodesic)
+        return self._ready[1]
+
     def run(
-        self,
-        phase: Phase,
-        word: str,
-        force: Tensors,
-        numbers: Sequence[Numbers],
-        noises: Sequence[Tensors],
-        step: int,
-        last: bool,
-        how: How,
+        self, phase: Phase, act: Act, force: Tensors, noises: Sequence[Tensors], step: int, last: bool, how: How
     ) -> None:
         """Run letters on a phase."""
-        if self.space.geodesic:
-            word, numbers, noises = joined(word, numbers, noises)
+        word, numbers, _ = act
         if torch.compiler.is_compiling():  # as part of a larger pass
             run(self.space, word, phase, force, numbers, noises, step, last)
             return

@@ -115,7 +115,7 @@ def _unit64(high: Tensor, low: Tensor) -> Tensor:
 def _box_muller(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Two normals from two uniforms: √(−2 ln u) times cosine and sine of 2πv, turned by half a turn."""
     radius = torch.sqrt(-2 * torch.log(u))
-    angle = 2 * v - 1
+    angle = v - 0.5
     return radius * cosines([angle])[0], radius * sines([angle])[0]
 
 

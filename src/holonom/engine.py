@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import hyper
+from .act import Cue, time_of
 from .cell import Cell, Key, State, stacked, unstack_
 from .constraints.base import Phase
-from .flows import LETTERS, is_noisy
+from .counter import Normals, Spec
 from .fuse import worth_it
 from .lists import Scalar, Tensors, sum_of_squares
 from .scheme import Op, compile_word
@@ -55,6 +57,8 @@ def steady(group: dict[str, Any], cells: list[Cell], state: StateMap) -> Callabl
     owed = group["owed"]
     program = scheme.program if is_owed(owed) else scheme.head
     work = [Work(cell, group, state) for cell in cells]
+    for part in work:
+        part.source  # noqa: B018  made now, not while a compiler reads along
     clock = state[group["params"][0]]["clock"]
 
     def step(gradients: list[Tensors]) -> None:
@@ -101,21 +105,19 @@ def run_program(
     forces = [part.force(own, group) for part, own in zip(work, gradients, strict=True)]
     segments = _segments(program)
     for position, (ops, update) in enumerate(segments):
-        times = [_time(op, h, owed) for op in ops]
-        numbers = [LETTERS[op.letter].numbers(t, physics, thermostat) for op, t in zip(ops, times, strict=True)]
-        word = "".join(op.letter for op in ops)
-        noisy = [is_noisy(letter, physics) for letter in word]
         last = ends_step and position == len(segments) - 1
+        cue = Cue(ops, draw, h, owed, physics)
         for part, force in zip(work, forces, strict=True):
-            noises = [part.noise((seed, clock, draw + i)) if yes else [] for i, yes in enumerate(noisy)]
-            part.cell.run(part.batch, word, force, numbers, noises, step, last, how)
+            act = part.cell.ready(cue, thermostat)
+            noises = [[] if which is None else part.noise((seed, clock, which)) for which in act.draws]
+            part.cell.run(part.batch, act, force, noises, step, last, how)
         draw += len(ops)
         if update is not None:
             assert thermostat is not None
             energy = sum_of_squares([m for part in work for m in part.batch.momenta], keep=thermostat.ndim)
             freedom = sum(part.cell.degrees_of_freedom() for part in work) / thermostat.numel()
             excess = energy.to(thermostat) - freedom * physics.temperature
-            thermostat.add_(_time(update, h, owed) * physics.coupling * excess)
+            thermostat.add_(time_of(update, h, owed) * physics.coupling * excess)
     for part in work:
         part.write_back()
 
@@ -133,15 +135,20 @@ class Work:
     def __init__(self, cell: Cell, group: dict[str, Any], state: StateMap) -> None:
         self.cell = cell
         self.anchor = state[group["params"][0]]  # where the group's thermostat and clock live
-        # A draw run word by word costs about ten letters, so compiling it pays ten times sooner.
-        self._draws_compiled = worth_it(group["fuse"], 10 * cell.elements, group["step"])
-        self._specs = cell.specs(state, compile_word(group["scheme"]).overdamped)
-        seed = group["seed"]
-        self._normals = cell.normals(self._specs, seed) if isinstance(seed, Tensor) else None
+        self._group, self._state = group, state
         self.phase = cell.phase(state)
         self.batch = cell.widened(self.phase)
         if cell.space.stacks:
             self.batch = Phase(*map(self._stack, self.batch))
+
+    @cached_property
+    def source(self) -> tuple[list[Spec], Normals | None, bool]:
+        """What a letter's noise is drawn from: all it shakes, who draws, and whether in one compiled pass."""
+        group, cell = self._group, self.cell
+        specs = cell.specs(self._state, compile_word(group["scheme"]).overdamped)
+        normals = cell.normals(specs, group["seed"]) if isinstance(group["seed"], Tensor) else None
+        # A draw run word by word costs about ten letters, so compiling it pays ten times sooner.
+        return specs, normals, worth_it(group["fuse"], 10 * cell.elements, group["step"])
 
     def _stack(self, tensors: Tensors) -> Tensors:
         return stacked(tensors) if self.cell.space.stacks else tensors
@@ -153,7 +160,8 @@ class Work:
         return self._stack(self.cell.force(gradients, group))
 
     def noise(self, key: Key) -> Tensors:
-        return self._stack(self.cell.noise(self._specs, self._normals, key, self._draws_compiled))
+        specs, normals, compiled = self.source
+        return self._stack(self.cell.noise(specs, normals, key, compiled))
 
     def write_back(self) -> None:
         if self.batch is not self.phase:
@@ -163,6 +171,8 @@ class Work:
 
 def _segments(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None]]:
     """Cut a program at its thermostat updates, which need all cells at once."""
+    if all(op.letter != "E" for op in program):
+        return [(program, None)]
     segments: list[tuple[tuple[Op, ...], Op | None]] = []
     ops: list[Op] = []
     for op in program:
@@ -172,10 +182,3 @@ def _segments(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None]]
         else:
             ops.append(op)
     return [*segments, (tuple(ops), None)]
-
-
-def _time(op: Op, h: Scalar, owed: Scalar) -> Scalar:
-    """How long a letter acts: what the last step left of it, and its share of this one."""
-    if not op.tail:
-        return op.head * h
-    return op.tail * owed + op.head * h if op.head else op.tail * owed

@@ -155,26 +155,6 @@ def is_noisy(letter: str, physics: Physics) -> bool:
     return isinstance(value, Tensor) or value > 0
 
 
-def joined(
-    word: str, numbers: Sequence[Numbers], noises: Sequence[Tensors]
-) -> tuple[str, Sequence[Numbers], Sequence[Tensors]]:
-    """The same flow with fewer drifts, where drifts are geodesics and nothing between them shakes the momenta.
-
-    Damping only slows the motion down along its geodesic: A(s) O A(t) = A(s + c·t) O with p ← c·p, and A(s) A(t) =
-    A(s + t). Without noise, BAOAB drifts once.
-    """
-    kept: list[tuple[str, Numbers, Tensors]] = []
-    for letter, values, noise in zip(word, numbers, noises, strict=True):
-        before = "".join(one[0] for one in kept[-2:])
-        if letter == "A" and before.endswith("A"):
-            kept[-1] = ("A", (kept[-1][1][0] + values[0],), [])
-        elif letter == "A" and before == "AO" and not kept[-1][2]:
-            kept[-2] = ("A", (kept[-2][1][0] + kept[-1][1][0] * values[0],), [])
-        else:
-            kept.append((letter, values, noise))
-    return "".join(one[0] for one in kept), [one[1] for one in kept], [one[2] for one in kept]
-
-
 def run(
     space: Constraint,
     word: str,

@@ -9,7 +9,7 @@ clock: a resumed run switches at the same step and stays bit-equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +19,14 @@ from .compiling import attempted, available, own, say_uncompiled
 from .constraints.base import Constraint, Phase
 from .flows import Numbers, run
 from .lists import Tensors
+from .straight import Straight
 
 WORTH = 5_000_000_000  # weights × steps after which the time saved exceeds a compiler's run
 SMALLEST = 16_384  # elements below which a tensor gains nothing
 PACK = 8  # tensors handed to one compiled call: more would compile longer, fewer would call more often
+MOST = 8  # programs for fixed sizes, of one space; beyond them all sizes share one
 
+Key = tuple[Any, ...]
 Kernel = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors]], None]
 
 
@@ -32,14 +35,26 @@ def worth_it(fuse: bool | None, elements: int, step: int) -> bool:
     return elements * step >= WORTH if fuse is None else fuse
 
 
+class Pack(NamedTuple):
+    """Tensors of one compiled call: which ones, their phase, and that as vectors where shapes do not matter."""
+
+    where: list[int]
+    phase: Phase
+    flat: Phase | None
+    sizes: tuple[torch.Size, ...]
+
+
 class Fuser:
     """Runs letters of one space compiled, tensors in packs; what does not compile runs as it is."""
 
     def __init__(self, space: Constraint) -> None:
         self.space = space
-        self._kernels: dict[tuple[Any, ...], Kernel | None] = {}
-        self._numbers: tuple[Any, list[Numbers]] | None = None
+        self._kernels: dict[Key, Kernel | None] = {}
+        self._numbers: tuple[Sequence[Numbers], list[Numbers]] | None = None
         self._draw: Callable[..., Tensors] | None = None
+        self._phase: Phase | None = None
+        self._packs: list[Pack] = []
+        self._rest: list[int] = []
 
     def __call__(
         self,
@@ -51,28 +66,40 @@ class Fuser:
         step: int,
         last: bool,
     ) -> None:
-        packs, rest = _plan(phase.q)
-        if rest:
-            run(self.space, word, *cut(phase, force, numbers, noises, rest), step, last)
-        for number, pack in enumerate(packs):
-            part, pulls, _, draws = cut(phase, force, numbers, noises, pack)
-            per_replica = any(isinstance(x, Tensor) and x.ndim for values in numbers for x in values)
-            contiguous = all(x.is_contiguous() for xs in (*part, pulls, *draws) for x in xs)
-            if self.space.elementwise and contiguous and not per_replica:
-                part = Phase(*([x.view(-1) for x in xs] for xs in part))
-                pulls = [x.view(-1) for x in pulls]
-                draws = [[x.view(-1) for x in xs] for xs in draws]
-            # Few packs each get a kernel for their very sizes; many share one, whose sizes become dynamic.
-            key = (word, last, len(pack), *map(len, draws), number if len(packs) <= 2 else None)
-            kernel = self._kernels[key] if key in self._kernels else self._compile(key, word, last)
+        if phase is not self._phase:
+            self._pack(phase)
+        if self._rest:
+            run(self.space, word, *cut(phase, force, numbers, noises, self._rest), step, last)
+        values, per_replica = self._as_tensors(numbers, phase.q[0])
+        count = len(phase.q)
+        for pack in self._packs:
+            part, pulls = pack.phase, _picked(force, pack.where, count)
+            draws = [_picked(xs, pack.where, count) for xs in noises]
+            if pack.flat and not per_replica:
+                part = pack.flat
+                pulls = [x.reshape(-1) for x in pulls]
+                draws = [[x.reshape(-1) for x in xs] for xs in draws]
+            kernel, key = self._kernel(word, last, pack, draws)
             if kernel is not None:
                 try:
-                    kernel(part, pulls, self._as_tensors(numbers, pulls[0]), draws)
+                    kernel(part, pulls, values, draws)
                     continue
                 except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
                     self._kernels[key] = None
                     say_uncompiled(error)
             run(self.space, word, part, pulls, numbers, draws, step, last)
+
+    def _pack(self, phase: Phase) -> None:
+        """Prepare what depends on the phase alone."""
+        packs, self._rest = _plan(phase.q)
+        self._packs = []
+        for where in packs:
+            part = cut(phase, [], [], [], where)[0]
+            flat = None
+            if self.space.elementwise and all(x.is_contiguous() for xs in part for x in xs):
+                flat = Phase(*([x.view(-1) for x in xs] for xs in part))
+            self._packs.append(Pack(where, part, flat, tuple(x.shape for x in part.q)))
+        self._phase = phase
 
     def draw(self, normals: counter.Normals, seeds: Tensor, step: Tensor, draw: int, compiled: bool) -> Tensors:
         """Normals for every replica's own stream; ``draw`` is part of the program, so it compiles as a constant."""
@@ -81,19 +108,30 @@ class Fuser:
             return list(self._draw(normals, seeds, step, draw))
         return normals(seeds, step, draw)
 
-    def _compile(self, key: tuple[Any, ...], word: str, last: bool) -> Kernel | None:
-        try:
-            self._kernels[key] = make_kernel(self.space, word, last)
-        except Exception as error:
-            self._kernels[key] = None
-            say_uncompiled(error)
-        return self._kernels[key]
+    def _kernel(self, word: str, last: bool, pack: Pack, draws: list[Tensors]) -> tuple[Kernel | None, Key]:
+        """Few packs each get a kernel for their very sizes; many share one, whose sizes are dynamic."""
+        key: Key = (word, last, len(pack.where), *map(len, draws))
+        sized = (*key, pack.sizes)
+        if sized in self._kernels:
+            return self._kernels[sized], sized
+        fixed = len(self._packs) <= 2 and len(self._kernels) < MOST
+        if fixed:
+            key = sized
+        if key not in self._kernels:
+            try:
+                self._kernels[key] = make_kernel(self.space, word, last, fixed)
+            except Exception as error:
+                self._kernels[key] = None
+                say_uncompiled(error)
+        return self._kernels[key], key
 
-    def _as_tensors(self, numbers: Sequence[Numbers], like: Tensor) -> list[Numbers]:
-        """Coefficients as 0-dim tensors, so that a changed lr is not a new program; kept while they stay the same."""
-        key = None if any(isinstance(x, Tensor) for values in numbers for x in values) else (numbers, like.device)
-        if key is not None and self._numbers is not None and self._numbers[0] == key:
-            return self._numbers[1]
+    def _as_tensors(self, numbers: Sequence[Numbers], like: Tensor) -> tuple[list[Numbers], bool]:
+        """Coefficients as 0-dim tensors, so that a changed lr is not a new program; and whether replicas have own ones.
+
+        Numbers that are the same ones as last time, and floats, keep their tensors.
+        """
+        if self._numbers is not None and self._numbers[0] is numbers:
+            return self._numbers[1], False
         # full() fills on the device; tensor() would copy from the host and wait.
         tensors: list[Numbers] = [
             tuple(
@@ -101,23 +139,24 @@ class Fuser:
             )
             for values in numbers
         ]
-        if key is not None:
-            self._numbers = (key, tensors)
-        return tensors
+        given = [x for values in numbers for x in values if isinstance(x, Tensor)]
+        self._numbers = None if given else (numbers, tensors)
+        return tensors, any(x.ndim for x in given)
 
 
-def make_kernel(space: Constraint, word: str, step_ends: bool) -> Kernel:
-    """Compile consecutive letters on one space into a function of the tensors alone."""
+def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool) -> Kernel:
+    """Compile consecutive letters on one space into a function of the tensors alone, of fixed sizes or of any."""
 
     def kernel(phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors]) -> None:
         run(space, word, phase, force, numbers, noises, 0, step_ends)
 
     def compiled(dynamic: bool | None) -> Kernel:
-        return torch.compile(own(kernel, f"kernel_{word}"), fullgraph=True, dynamic=dynamic, options=compiler_options())
+        return Straight(own(kernel, f"kernel_{word}"), dynamic, compiler_options())
 
     # Fixed sizes make faster programs, but some row-wise reductions of fixed size meet a bug of the compiler's C++
     # back end (torch 2.13, outer-loop fusion).
-    return compiled(None) if space.elementwise else attempted(compiled(None), compiled(True), quietly=True)
+    sizes = False if fixed else None
+    return compiled(sizes) if space.elementwise else attempted(compiled(sizes), compiled(True), quietly=True)
 
 
 def compiler_options() -> dict[str, Any] | None:
@@ -141,12 +180,14 @@ def _plan(tensors: Tensors) -> tuple[list[list[int]], list[int]]:
 def cut(
     phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], where: list[int]
 ) -> tuple[Phase, Tensors, Sequence[Numbers], list[Tensors]]:
-    """Some of the tensors of every list. A noise list holds the parameters' draws, then the slacks'."""
+    """Some of the tensors of every list."""
     count = len(phase.q)
+    part = Phase(*(_picked(xs, where, count) for xs in phase))
+    return part, _picked(force, where, count), numbers, [_picked(xs, where, count) for xs in noises]
+
+
+def _picked(xs: Tensors, where: list[int], count: int) -> Tensors:
+    """Some of ``count`` tensors. A noise list holds the parameters' draws, then the slacks'."""
     if len(where) == count:
-        return phase, force, numbers, list(noises)
-
-    def pick(xs: Tensors) -> Tensors:
-        return [xs[start + i] for start in range(0, len(xs), count) for i in where]
-
-    return Phase(*map(pick, phase)), pick(force), numbers, [pick(xs) for xs in noises]
+        return xs
+    return [xs[start + i] for start in range(0, len(xs), count) for i in where]

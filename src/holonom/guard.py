@@ -66,8 +66,7 @@ def guarded(
 
 def _refuse_non_finite(cell: Cell, step: int) -> None:
     # A sum is finite only if every term is; it can also overflow by itself, so look closer before refusing.
-    sums = [p.grad.sum() for p in cell.params if p.grad is not None]
-    if math.isfinite(torch.stack(sums).sum().item() if len(sums) > 1 else sums[0].item()):
+    if math.isfinite(sum(p.grad.sum().item() for p in cell.params if p.grad is not None)):
         return
     for p, name in zip(cell.params, cell.names, strict=True):
         assert p.grad is not None

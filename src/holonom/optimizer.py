@@ -150,8 +150,8 @@ class Langevin(Optimizer):
 
     def _reset_caches(self) -> None:
         self._cells = None
-        self._versions: dict[Tensor, int] = {}
-        self._made: dict[Tensor, tuple[Any, ...]] = {}
+        self._versions: dict[int, int] = {}  # by id: a tensor's own hash takes longer
+        self._made: dict[int, tuple[Any, ...]] = {}
         for group in self.param_groups:
             self._note_made(group["params"])
         self._skipped: dict[torch.device, Tensor] = {}
@@ -236,7 +236,7 @@ class Langevin(Optimizer):
 
     def _take_up_edits(self, group: dict[str, Any], cell: Cell) -> None:
         for p, name in zip(cell.params, cell.names, strict=True):
-            if p._version != self._versions[p]:
+            if p._version != self._versions[id(p)]:
                 # Before the first step the state is what the weights say; later only if it contradicts them.
                 groups.take_up_edit(cell.space, p, name, self.state, force=not group["step"])
                 self._note_versions([p])
@@ -244,7 +244,7 @@ class Langevin(Optimizer):
     def _refuse_moved(self, cell: Cell) -> None:
         """model.to() leaves the state behind, and a new memory layout may no longer be viewed as blocks."""
         for p, name in zip(cell.params, cell.names, strict=True):
-            dtype, device, stride = self._made[p]
+            dtype, device, stride = self._made[id(p)]
             if p.dtype != dtype or p.device != device:
                 raise RuntimeError(
                     f"{name} was {dtype} on {device} when the optimizer was built and is {p.dtype} on {p.device} now: "
@@ -257,12 +257,12 @@ class Langevin(Optimizer):
     def _note_versions(self, params: Iterable[Tensor]) -> None:
         """Remember torch's version counters, which tell in-place edits from the optimizer's own writes."""
         for p in params:
-            self._versions[p] = p._version
+            self._versions[id(p)] = p._version
 
     def _note_made(self, params: Iterable[Tensor]) -> None:
         for p in params:
-            self._made[p] = (p.dtype, p.device, p.stride())
-            self._versions[p] = p._version
+            self._made[id(p)] = (p.dtype, p.device, p.stride())
+            self._versions[id(p)] = p._version
 
     def _guarded(self, active: list[list[Cell]]) -> Any:
         step = max((g["step"] for g in self.param_groups), default=0)

@@ -57,8 +57,8 @@ def test_a_group_may_go_without_the_default_constraint():
     net = Net()
     opt = Langevin([{"params": [net.up]}, {"params": [net.mid], "constraint": None}], 0.1, constraint=Circle(1.5))
     assert [g["constraint"] for g in opt.param_groups] == [repr(Circle(1.5)), "Free()"]
-    assert "angle" in opt.state[net.up]
-    assert "angle" not in opt.state[net.mid]
+    assert "turns" in opt.state[net.up]
+    assert "turns" not in opt.state[net.mid]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_group_added_later_joins_in_and_leaves_the_others_alone(case):
     plain, plain_opt = build(case)
     train(net, opt, 2)
     opt.add_param_group({"params": [("extra", extra)], "constraint": Circle(1.0), "scheme": "BAOAB", "lr": 0.01})
-    assert opt.state[extra].keys() == {"momentum", "angle"}
+    assert opt.state[extra].keys() == {"momentum", "turns"}
     assert opt.param_groups[1]["step"] == 0
     for _ in range(3):
         backward(net, opt)

@@ -36,7 +36,7 @@ def run(word, h, slope, burn, steps, every):
 
     def powers(q, state):
         x = q / RADIUS
-        return torch.stack([x, x**2, x**3, x**4, torch.cos(math.pi * state["angle"])], 1)
+        return torch.stack([x, x**2, x**3, x**4, torch.cos(2 * math.pi * state["turns"])], 1)
 
     return average(
         start, lambda q: torch.full_like(q, slope), powers, steps=steps, burn=burn, every=every,

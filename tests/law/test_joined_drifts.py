@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from holonom import Langevin
+from holonom.act import joined
 from holonom.constraints import Circle, Constraint, Orthogonal, Sphere
-from holonom.flows import joined
 
 SPACES = {
     "free": Constraint(),
@@ -54,8 +54,8 @@ def test_iterated_drifts_do_not_add_up():
 
 def test_a_word_is_joined_where_it_may_be():
     numbers = [(1.0,), (2.0,), (3.0,), (0.5, 0.0), (4.0,), (6.0,), (0.1, 1.0), (7.0,)]
-    noise = [torch.ones(1)]
-    word, values, noises = joined("BAAOAAOA", numbers, [[], [], [], [], [], [], noise, []])
-    assert word == "BAOOA"
-    assert values == [(1.0,), (2.0 + 3.0 + 0.5 * 4.0 + 0.5 * 6.0,), (0.5, 0.0), (0.1, 1.0), (7.0,)]
-    assert noises == [[], [], [], noise, []]
+    draws = [None, None, None, None, None, None, 6, None]
+    word, values, kept = zip(*joined(list(zip("BAAOAAOA", numbers, draws, strict=True))), strict=True)
+    assert "".join(word) == "BAOOA"
+    assert values == ((1.0,), (2.0 + 3.0 + 0.5 * 4.0 + 0.5 * 6.0,), (0.5, 0.0), (0.1, 1.0), (7.0,))
+    assert kept == (None, None, None, 6, None)

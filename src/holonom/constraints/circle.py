@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, add_product_, add_scaled_, copy_, scale_
-from ..trigonometry import cosines, half_turns, sines
+from ..lists import Scalar, Tensors, add_product_, add_scaled_, copy_
+from ..trigonometry import cosines, sines, turns
 from .base import Constraint, Copies, Landing, Phase, check_radius, describe, on
 
 
 class Circle(Constraint):
     r"""Bound every weight by |θ| ≤ r through θ² + ξ² = r² (paper eq. 2, thesis 4.7.2.3–4).
 
-    The circle is one angle: θ = r sin φ, ξ = r cos φ. The state holds φ/π (``angle``) and the
+    The circle is one angle: θ = r sin φ, ξ = r cos φ. The state holds φ/2π (``turns``) and the
     momentum along the circle, v = r φ̇, so that the constraint and cotangency hold identically:
 
     - B:  v ← v − h cos φ ∂L/∂θ
@@ -33,7 +33,7 @@ class Circle(Constraint):
             beyond r land at r(1 − margin), strictly inside.
     """
 
-    slots = ("angle",)
+    slots = ("turns",)
 
     @property
     def elementwise(self) -> bool:
@@ -72,7 +72,7 @@ class Circle(Constraint):
         return Landing(int(outside.sum()), q.numel(), distance)
 
     def slack(self, q: Tensor) -> tuple[Tensor, ...]:
-        return (torch.asin(q / self._r(q)) / math.pi,)
+        return (torch.asin(q / self._r(q)) / (2 * math.pi),)
 
     def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
         add_product_(phase.p, cosines(phase.slack), force, -h)
@@ -80,43 +80,39 @@ class Circle(Constraint):
     def drift_(self, phase: Phase, h: Scalar) -> None:
         if isinstance(self.radius, Tensor):
             for u, v in zip(phase.slack, phase.p, strict=True):
-                add_scaled_([u], [v / self._r(u)], h / math.pi)
+                add_scaled_([u], [v / self._r(u)], h / (2 * math.pi))
         else:
-            add_scaled_(phase.slack, phase.p, h * (1 / (math.pi * self.radius)))
+            add_scaled_(phase.slack, phase.p, h * (1 / (2 * math.pi * self.radius)))
 
     def settle_(self, phase: Phase, step: int) -> None:
         # Whole turns leave θ alone but cost the angle its last bits.
         if torch.compiler.is_compiling():  # the multi-tensor round would split the pass
             for u in phase.slack:
-                u.sub_(2 * torch.round(0.5 * u))
+                u.sub_(torch.round(u))
         else:
-            turns = torch._foreach_round(torch._foreach_mul(phase.slack, 0.5))
-            torch._foreach_add_(phase.slack, turns, alpha=-2)
-        values = sines(phase.slack)
+            torch._foreach_sub_(phase.slack, torch._foreach_round(phase.slack))
         if isinstance(self.radius, Tensor):
-            for x in values:
-                x.mul_(self._r(x))
+            copy_(phase.q, [x.mul_(self._r(x)) for x in sines(phase.slack)])
         else:
-            scale_(values, self.radius)
-        copy_(phase.q, values)
+            copy_(phase.q, sines(phase.slack, self.radius))
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         count = len(phase.q)
         angles = zip(phase.slack, sines(phase.slack), cosines(phase.slack), step[:count], step[count:], strict=True)
         for u, sine, cosine, theta, xi in angles:
             r = self._r(u)
-            u.copy_(half_turns(r * sine + theta, r * cosine + xi))
+            u.copy_(turns(r * sine + theta, r * cosine + xi))
 
     def residual(self, phase: Phase) -> Tensor:
         worst = []
         for q, u in zip(phase.q, phase.slack, strict=True):
             theta = (q / self._r(q)).to(u.dtype)
-            worst.append((theta.square() + torch.cos(math.pi * u).square() - 1).abs().max())
+            worst.append((theta.square() + torch.cos(2 * math.pi * u).square() - 1).abs().max())
         return torch.stack(worst).max()
 
     def holds(self, phase: Phase) -> bool:
         pairs = zip(phase.q, phase.slack, strict=True)
-        gaps = [((q / self._r(q)).to(u.dtype) - torch.sin(math.pi * u)).abs().max() for q, u in pairs]
+        gaps = [((q / self._r(q)).to(u.dtype) - torch.sin(2 * math.pi * u)).abs().max() for q, u in pairs]
         return bool(torch.stack(gaps).max() <= 4 * max(torch.finfo(q.dtype).eps for q in phase.q))
 
     def degrees_of_freedom(self, q: Tensor) -> int:
