@@ -151,7 +151,7 @@ def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool) -> K
         run(space, word, phase, force, numbers, noises, 0, step_ends)
 
     def compiled(dynamic: bool | None) -> Kernel:
-        return Straight(own(kernel, f"kernel_{word}"), dynamic, compiler_options())
+        return Straight(own(kernel, f"kernel_{word}"), dynamic, compiler_options(space.elementwise))
 
     # Fixed sizes make faster programs, but some row-wise reductions of fixed size meet a bug of the compiler's C++
     # back end (torch 2.13, outer-loop fusion).
@@ -159,12 +159,18 @@ def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool) -> K
     return compiled(sizes) if space.elementwise else attempted(compiled(sizes), compiled(True), quietly=True)
 
 
-def compiler_options() -> dict[str, Any] | None:
-    """Fused multiply-adds where the compiler can be asked for them: a step is bound by arithmetic, then memory."""
+def compiler_options(elementwise: bool = True) -> dict[str, Any]:
+    """How to compile, in the terms of the compilers that know them."""
     from torch._inductor import config
 
-    option = "enable_floating_point_contract_flag"
-    return {f"cpp.{option}": "fast"} if hasattr(config.cpp, option) else None
+    options: dict[str, Any] = {}
+    # Fused multiply-adds: a step is bound by arithmetic, then memory.
+    if hasattr(config.cpp, "enable_floating_point_contract_flag"):
+        options["cpp.enable_floating_point_contract_flag"] = "fast"
+    # Row-wise passes read what they need again rather than keep a copy of the momenta between them.
+    if not elementwise:
+        options.update({name: 1000 for name in ("realize_reads_threshold", "realize_opcount_threshold")})
+    return options
 
 
 def _plan(tensors: Tensors) -> tuple[list[list[int]], list[int]]:

@@ -32,6 +32,16 @@ def _singly() -> bool:
     return torch.compiler.is_compiling()
 
 
+def computed_once(columns: Tensors) -> Tensors:
+    """The same numbers, one a row, where a compiled pass would otherwise compute them again for every few entries.
+
+    The compiler's C++ back end writes a row's sines into the loop over its entries; a concatenation it keeps in memory.
+    """
+    if not torch.compiler.is_compiling() or columns[0].is_cuda:
+        return columns
+    return list(torch.cat(columns, -1).chunk(len(columns), -1))
+
+
 def _over(a: Scalar, x: Tensor) -> Scalar:
     return spread(a, x) if isinstance(a, Tensor) else a
 

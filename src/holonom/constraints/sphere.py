@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, spread
+from ..lists import Scalar, Tensors, computed_once, spread
 from .base import VIEWS, Constraint, Copies, Landing, Phase, as_matrix, check_radius, check_view, describe, on
 
 
@@ -121,6 +121,7 @@ class Sphere(Constraint):
             norm2 = cos.square() * _dot(x, x) + 2 * cos * sin_over_omega * _dot(x, m) + sin_over_omega.square() * mm
             scale = self._r(x[0]) * norm2.rsqrt()
             along, across, back = cos * scale, sin_over_omega * scale, omega.square() * sin_over_omega
+            along, across, back, cos = computed_once([along, across, back, cos])
             for part, momentum in zip(x, m, strict=True):
                 turned = part * along + momentum * across  # both before either is written
                 momentum.copy_(momentum * cos - part * back)
