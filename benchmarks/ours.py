@@ -83,7 +83,7 @@ def normals(problem: Problem) -> Contender:
 
     def build() -> Runnable:
         shapes = [w.shape for w in problem.start]
-        return Runnable(lambda: [torch.randn(shape) for shape in shapes])
+        return Runnable(lambda: [torch.randn(shape, device=problem.device) for shape in shapes])
 
     return Contender("torch.randn of the same shapes", "floor", build)
 
@@ -92,7 +92,7 @@ def product(size: int) -> Contender:
     """One matrix product, the unit of an orthogonal step's cost."""
 
     def build() -> Runnable:
-        a, b = torch.randn(size, size), torch.randn(size, size)
+        a, b = (torch.randn(size, size, device=Problem.device) for _ in range(2))
         out = torch.empty_like(a)
         return Runnable(lambda: torch.matmul(a, b, out=out))
 
@@ -147,7 +147,7 @@ def parametrized(problem: Problem, map_name: str, lr: float) -> Contender:
 
 
 def bare_linear(weight: Tensor) -> torch.nn.Linear:
-    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device=weight.device)
     linear.weight.data.copy_(weight)
     return linear
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import peers
+from .tensors import Problem
 
 COLOURS = {"holonom": "#2a6f97", "peer": "#b0b7bf", "floor": "#dcc48e", "baseline": "#6c757d"}
 
@@ -46,6 +47,7 @@ def machine() -> dict[str, Any]:
     """What the numbers depend on."""
     return {
         "cpu": _cpu_model(),
+        "device": torch.cuda.get_device_name() if Problem.device != "cpu" else "cpu",
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""Measure everything: ``python -m benchmarks.run --out results/bench [--quick] [--only SECTION] [--threads N]``."""
+"""Measure everything: ``python -m benchmarks.run --out results/bench [--quick] [--only SECTION] [--device cuda]``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from .report import Row, machine, print_section, write
 from .sections import SECTIONS, Section
+from .tensors import Problem
 from .timing import Contender, Effort, Measurement, MissingPeer, Timed, interleave
 
 QUICK = Effort(block_seconds=1e-3, most_steps=3, most_rounds=2, least_rounds=2, seconds=0.01, patience=1)
@@ -53,7 +54,7 @@ def _fill(row: Row, contender: Contender, timed: Timed, measurement: Measurement
     row.first_step_seconds = measurement.first_step
     row.error = timed.runnable.error()
     row.note = timed.runnable.note()
-    if contender.target is None or quick:
+    if contender.target is None or quick or Problem.device != "cpu":
         return
     if not measurement.trusted:
         row.note = "; ".join(filter(None, (row.note, "machine too busy to judge")))
@@ -75,8 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run, not how fast")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; may be repeated")
     parser.add_argument("--threads", type=int, help="torch's threads (default: as torch chooses)")
+    parser.add_argument("--device", default="cpu", help="where the weights of circle … guard live (targets: cpu)")
     options = parser.parse_args(arguments)
 
+    Problem.device = options.device
     if options.threads:
         torch.set_num_threads(options.threads)
     elif options.quick:

@@ -37,12 +37,14 @@ class Problem:
     loss, where an iterative projection has little left to do.
     """
 
+    device = "cpu"  # of all problems
+
     def __init__(self, start: Sequence[Tensor], gradient_norm: float | None = None, gradients: int = 4) -> None:
         generator = torch.Generator().manual_seed(1)
-        self.start = list(start)
+        self.start = [w.to(self.device) for w in start]
         self.gradients: list[list[Tensor]] = []
         for _ in range(gradients):
-            drawn = [torch.randn(w.shape, generator=generator) for w in self.start]
+            drawn = [torch.randn(w.shape, generator=generator).to(self.device) for w in self.start]
             if gradient_norm is not None:
                 drawn = [g * (gradient_norm / g.norm()) for g in drawn]
             self.gradients.append(drawn)

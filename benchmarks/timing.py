@@ -180,6 +180,8 @@ class Timed:
         self.count += 1
         start = time.perf_counter()
         self.runnable.step()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         return time.perf_counter() - start
 
     def block(self) -> list[float]:

@@ -13,7 +13,7 @@ from .act import Act, Cue, prepare
 from .constraints.base import Constraint, Phase
 from .counter import Normals, Spec
 from .errors import ProjectionError
-from .flows import run
+from .flows import run_unless
 from .lists import Tensors, copy_, plus_scaled, scaled
 from .noise import normal
 
@@ -41,6 +41,7 @@ class Cell:
         self._freedom: int | None = None
         self._fuser = fuse.Fuser(space)
         self._normals: tuple[Any, Normals] | None = None
+        self.skip: Tensor | None = None  # true on the device where this step must change nothing
         self._ready: tuple[Cue, Act] | None = None
         self._seen: list[Any] = []
         self._phase: Phase | None = None
@@ -153,18 +154,19 @@ class Cell:
         """Run letters on a phase."""
         word, numbers, _ = act
         if torch.compiler.is_compiling():  # as part of a larger pass
-            run(self.space, word, phase, force, numbers, noises, step, last)
+            run_unless(self.skip, self.space, word, phase, force, numbers, noises, step, last)
             return
         foreach, wanted = how
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
-            self._fuser(word, phase, force, numbers, noises, step, last)
+            self._fuser(self.skip, word, phase, force, numbers, noises, step, last)
             return
         try:
             if foreach is False:
                 for i in range(len(phase.q)):
-                    run(self.space, word, *fuse.cut(phase, force, numbers, noises, [i]), step, last)
+                    one = fuse.cut(phase, force, numbers, noises, [i])
+                    run_unless(self.skip, self.space, word, *one, step, last)
             else:
-                run(self.space, word, phase, force, numbers, noises, step, last)
+                run_unless(self.skip, self.space, word, phase, force, numbers, noises, step, last)
         except ProjectionError as error:
             if phase.p and self.space.loose is not self.space:
                 self.space.project_(phase, phase.p)  # as the drift that failed would have done

@@ -174,3 +174,25 @@ def run(
         LETTERS[letter].flow(loose if place < followed else space, phase, force, values, noise)
     if last:
         space.settle_(phase, step)
+
+
+def run_unless(
+    skip: Tensor | None,
+    space: Constraint,
+    word: str,
+    phase: Phase,
+    force: Tensors,
+    numbers: Sequence[Numbers],
+    noises: Sequence[Tensors],
+    step: int,
+    last: bool,
+) -> None:
+    """The same, but a true ``skip`` (a tensor, never read by the host) leaves the phase as it is."""
+    if skip is None:
+        run(space, word, phase, force, numbers, noises, step, last)
+        return
+    tensors = [x for xs in phase for x in xs]
+    before = [x.clone() for x in tensors]
+    run(space, word, phase, force, numbers, noises, step, last)
+    for now, old in zip(tensors, before, strict=True):
+        now.copy_(torch.where(skip, old, now))

@@ -17,7 +17,7 @@ from torch import Tensor
 from . import counter
 from .compiling import attempted, available, own, say_uncompiled
 from .constraints.base import Constraint, Phase
-from .flows import Numbers, run
+from .flows import Numbers, run_unless
 from .lists import Tensors
 from .straight import Straight
 
@@ -27,7 +27,7 @@ PACK = 8  # tensors handed to one compiled call: more would compile longer, fewe
 MOST = 8  # programs for fixed sizes, of one space; beyond them all sizes share one
 
 Key = tuple[Any, ...]
-Kernel = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors]], None]
+Kernel = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors], Tensor | None], None]
 
 
 def worth_it(fuse: bool | None, elements: int, step: int) -> bool:
@@ -58,6 +58,7 @@ class Fuser:
 
     def __call__(
         self,
+        skip: Tensor | None,
         word: str,
         phase: Phase,
         force: Tensors,
@@ -69,7 +70,7 @@ class Fuser:
         if phase is not self._phase:
             self._pack(phase)
         if self._rest:
-            run(self.space, word, *cut(phase, force, numbers, noises, self._rest), step, last)
+            run_unless(skip, self.space, word, *cut(phase, force, numbers, noises, self._rest), step, last)
         values, per_replica = self._as_tensors(numbers, phase.q[0])
         count = len(phase.q)
         for pack in self._packs:
@@ -79,15 +80,15 @@ class Fuser:
                 part = pack.flat
                 pulls = [x.reshape(-1) for x in pulls]
                 draws = [[x.reshape(-1) for x in xs] for xs in draws]
-            kernel, key = self._kernel(word, last, pack, draws)
+            kernel, key = self._kernel(word, last, pack, draws, skip is not None)
             if kernel is not None:
                 try:
-                    kernel(part, pulls, values, draws)
+                    kernel(part, pulls, values, draws, skip)
                     continue
                 except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
                     self._kernels[key] = None
                     say_uncompiled(error)
-            run(self.space, word, part, pulls, numbers, draws, step, last)
+            run_unless(skip, self.space, word, part, pulls, numbers, draws, step, last)
 
     def _pack(self, phase: Phase) -> None:
         """Prepare what depends on the phase alone."""
@@ -108,9 +109,11 @@ class Fuser:
             return list(self._draw(normals, seeds, step, draw))
         return normals(seeds, step, draw)
 
-    def _kernel(self, word: str, last: bool, pack: Pack, draws: list[Tensors]) -> tuple[Kernel | None, Key]:
+    def _kernel(
+        self, word: str, last: bool, pack: Pack, draws: list[Tensors], skips: bool
+    ) -> tuple[Kernel | None, Key]:
         """Few packs each get a kernel for their very sizes; many share one, whose sizes are dynamic."""
-        key: Key = (word, last, len(pack.where), *map(len, draws))
+        key: Key = (word, last, skips, len(pack.where), *map(len, draws))
         sized = (*key, pack.sizes)
         if sized in self._kernels:
             return self._kernels[sized], sized
@@ -147,8 +150,10 @@ class Fuser:
 def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool) -> Kernel:
     """Compile consecutive letters on one space into a function of the tensors alone, of fixed sizes or of any."""
 
-    def kernel(phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors]) -> None:
-        run(space, word, phase, force, numbers, noises, 0, step_ends)
+    def kernel(
+        phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], skip: Tensor | None
+    ) -> None:
+        run_unless(skip, space, word, phase, force, numbers, noises, 0, step_ends)
 
     def compiled(dynamic: bool | None) -> Kernel:
         return Straight(own(kernel, f"kernel_{word}"), dynamic, compiler_options(space.elementwise))
@@ -169,7 +174,7 @@ def compiler_options(elementwise: bool = True) -> dict[str, Any]:
         options["cpp.enable_floating_point_contract_flag"] = "fast"
     # Row-wise passes read what they need again rather than keep a copy of the momenta between them.
     if not elementwise:
-        options.update({name: 1000 for name in ("realize_reads_threshold", "realize_opcount_threshold")})
+        options.update(dict.fromkeys(("realize_reads_threshold", "realize_opcount_threshold"), 1000))
     return options
 
 

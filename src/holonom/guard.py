@@ -1,8 +1,9 @@
 """Keeping NaN and infinity out of the weights.
 
 On a CPU a bad gradient raises before anything is written. On a device that question would stall the
-host, so the answer stays there: the step runs, and where a gradient was bad everything it wrote is
-put back (as a GradScaler skips a step), to be reported when somebody asks.
+host, so the answer stays there (as a GradScaler's does) and letters are told to write what was there
+before; it is reported when somebody asks. Where a projection can fail too, which shows only when it is
+done, everything is put back afterwards.
 """
 
 from __future__ import annotations
@@ -49,15 +50,25 @@ def guarded(
         yield
         return
     bad = _any_non_finite([p.grad for cell in on_device for p in cell.params if p.grad is not None])
-    saved = [(x, x.clone()) for x in _written(on_device, state)]
+    told = all(cell.space.fusible for cell in on_device)
+    if told:
+        written = _thermostats(state)
+        for cell in on_device:
+            cell.skip = bad.to(cell.params[0].device)
+    else:
+        written = _written(on_device, state)
+    saved = [(x, x.clone()) for x in written]
     try:
         yield
     except BaseException:
         for now, before in saved:
             now.copy_(before)
         raise
-    # A projection without a root cannot raise here either; what it wrote is put back too.
-    bad = bad | _any_non_finite([p.detach() for cell in on_device for p in cell.params])
+    finally:
+        for cell in on_device:
+            cell.skip = None
+    if not told:  # A projection without a root cannot raise here either; what it wrote is put back too.
+        bad = bad | _any_non_finite([p.detach() for cell in on_device for p in cell.params])
     for now, before in saved:
         torch.where(bad.to(now.device), before, now, out=now)
     count = bad.to(torch.int64)
@@ -85,12 +96,16 @@ def _any_non_finite(tensors: list[Tensor]) -> Tensor:
     return ~torch.stack([n.to(norms[0].device, torch.float32) for n in norms]).isfinite().all()
 
 
+def _thermostats(state: dict[Tensor, dict[str, Any]]) -> list[Tensor]:
+    """What moves beside the phases; also where the parameter that keeps it has no gradient."""
+    return [own[name] for own in state.values() for name in ("thermostat", "clock") if name in own]
+
+
 def _written(cells: list[Cell], state: dict[Tensor, dict[str, Any]]) -> list[Tensor]:
-    tensors = []
+    tensors = _thermostats(state)
+    kept = {id(x) for x in tensors}
     for cell in cells:
         for p in cell.params:
             tensors.append(p.detach())
-            tensors += [x for x in state[p].values() if isinstance(x, Tensor)]
-    moving = {id(x) for x in tensors}  # a thermostat also when the parameter that keeps it has no gradient
-    tensors += [s["thermostat"] for s in state.values() if "thermostat" in s and id(s["thermostat"]) not in moving]
+            tensors += [x for x in state[p].values() if isinstance(x, Tensor) and id(x) not in kept]
     return tensors

@@ -20,7 +20,7 @@ from .lists import Tensors
 
 _PHASES = 4  # remembered at most
 
-Function = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors]], None]
+Function = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors], Tensor | None], None]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Call:
 
 
 class Straight:
-    """A compiled function of a phase, forces, numbers and noises.
+    """A compiled function of a phase, forces, numbers, noises and whether to skip.
 
     It goes straight to its program while it is given the very phase of a call that asked, contiguous forces and
     noises, and the program has fixed sizes; otherwise it asks as usual.
@@ -59,17 +59,24 @@ class Straight:
         self._asked: tuple[Callable[..., Any], list[Any]] | None = None
         self._known: dict[int, Call] = {}
 
-    def __call__(self, phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors]) -> None:
+    def __call__(
+        self,
+        phase: Phase,
+        force: Tensors,
+        numbers: Sequence[Numbers],
+        noises: Sequence[Tensors],
+        skip: Tensor | None,
+    ) -> None:
         if not all(x.is_contiguous() for xs in (force, *noises) for x in xs):
-            self._asking(phase, force, numbers, noises)
+            self._asking(phase, force, numbers, noises, skip)
             self._asked = None
             return
-        changing = _flattened(force, numbers, noises)
+        changing = _flattened(force, numbers, noises, skip)
         known = self._known.get(id(phase))
         if known is not None and known.phase is phase:
             known.again(changing)
             return
-        self._asking(phase, force, numbers, noises)
+        self._asking(phase, force, numbers, noises, skip)
         self._learn(phase, changing)
 
     def _backend(self, graph: Any, examples: list[Any]) -> Callable[..., Any]:
@@ -100,8 +107,8 @@ class Straight:
         self._known[id(phase)] = call
 
 
-def _flattened(force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors]) -> list[Any]:
-    flat: list[Any] = [*force]
+def _flattened(force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], skip: Tensor | None) -> list[Any]:
+    flat: list[Any] = [*force] if skip is None else [*force, skip]
     for values in numbers:
         flat += values
     for xs in noises:

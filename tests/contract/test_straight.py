@@ -14,6 +14,13 @@ from holonom.straight import Straight
 SPACES = {"free": None, "circle": Circle(1.5), "sphere": Sphere(9.0)}
 
 
+@pytest.fixture(autouse=True, params=["cpu", "cuda"])
+def device(request, monkeypatch):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    monkeypatch.setattr(Pair, "device", request.param)
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """The calls that asked the compiler."""
@@ -37,9 +44,11 @@ def asked(monkeypatch):
 class Pair:
     """The same weights stepped compiled and not."""
 
+    device = "cpu"
+
     def __init__(self, space, **options):
         generator = torch.Generator().manual_seed(0)
-        start = [torch.rand(shape, generator=generator) - 0.5 for shape in ((6, 10), (7,))]
+        start = [(torch.rand(shape, generator=generator) - 0.5).to(self.device) for shape in ((6, 10), (7,))]
         self.params = [[nn.Parameter(x.clone()) for x in start] for _ in range(2)]
         numbers = {"lr": 0.1, "scheme": "BAOAB", "constraint": SPACES[space], **options}
         self.optimizers = [
@@ -158,3 +167,20 @@ def test_inference_mode_and_back():
         pair.step(3)
     pair.step(3)
     pair.check()
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("space", SPACES)
+def test_a_step_that_is_to_be_skipped_leaves_everything_as_it_is(space, fuse):
+    pair = Pair(space)
+    params, opt = pair.params[not fuse], pair.optimizers[not fuse]
+    pair.step(2)
+    (cell,) = opt._all_cells()[0]
+    opt.guard_gradients = False  # it would say for itself what to skip
+    for skip in (True, False, True):
+        cell.skip = torch.tensor(skip, device=pair.device)
+        before = [x.clone() for p in params for x in (p.detach(), *opt.state[p].values())]
+        opt.step()
+        after = [x for p in params for x in (p.detach(), *opt.state[p].values())]
+        same = [torch.equal(x, y) for x, y in zip(before, after, strict=True)]
+        assert all(same) if skip else not all(same)
