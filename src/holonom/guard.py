@@ -71,8 +71,9 @@ def guarded(
         bad = bad | _any_non_finite([p.detach() for cell in on_device for p in cell.params])
     for now, before in saved:
         torch.where(bad.to(now.device), before, now, out=now)
-    count = bad.to(torch.int64)
-    skipped[bad.device] = skipped[bad.device] + count if bad.device in skipped else count
+    if bad.device not in skipped:
+        skipped[bad.device] = torch.zeros((), dtype=torch.int64, device=bad.device)
+    skipped[bad.device] += bad
 
 
 def _refuse_non_finite(cell: Cell, step: int) -> None:
@@ -92,13 +93,16 @@ def _refuse_non_finite(cell: Cell, step: int) -> None:
 
 
 def _any_non_finite(tensors: list[Tensor]) -> Tensor:
-    norms = torch._foreach_norm(tensors, float("inf"))
-    return ~torch.stack([n.to(norms[0].device, torch.float32) for n in norms]).isfinite().all()
+    norms = torch._foreach_norm(tensors, math.inf)
+    if any(n.device != norms[0].device or n.dtype != norms[0].dtype for n in norms):
+        norms = tuple(n.to(norms[0].device, torch.float32) for n in norms)
+    return ~(torch.stack(norms).max() < math.inf)  # nor is NaN
 
 
 def _thermostats(state: dict[Tensor, dict[str, Any]]) -> list[Tensor]:
-    """What moves beside the phases; also where the parameter that keeps it has no gradient."""
-    return [own[name] for own in state.values() for name in ("thermostat", "clock") if name in own]
+    """What moves on the device beside the phases; also where the parameter that keeps it has no gradient."""
+    kept = [own[name] for own in state.values() for name in ("thermostat", "clock") if name in own]
+    return [x for x in kept if x.is_cuda]
 
 
 def _written(cells: list[Cell], state: dict[Tensor, dict[str, Any]]) -> list[Tensor]:

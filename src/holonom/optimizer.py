@@ -291,7 +291,8 @@ class Langevin(Optimizer):
 
     def _count_skipped(self) -> int:
         skipped = sum(int(count) for count in self._skipped.values())
-        self._skipped.clear()
+        for count in self._skipped.values():
+            count.zero_()  # in place: a captured graph goes on counting here
         return skipped
 
     def _phases(self) -> list[Phases]:
