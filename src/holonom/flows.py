@@ -192,17 +192,7 @@ def run_unless(
         run(space, word, phase, force, numbers, noises, step, last)
         return
     tensors = [x for xs in phase for x in xs]
-    if torch.compiler.is_compiling():
-        before = [x.clone() for x in tensors]
-        run(space, word, phase, force, numbers, noises, step, last)
-        for now, old in zip(tensors, before, strict=True):
-            now.copy_(torch.where(skip, old, now))
-        return
-    # Few launches: of finite numbers, which without the force all are, 0·x + 1·y is exactly y.
-    before = list(torch._foreach_mul(tensors, 1.0))
-    force = [torch.where(skip, 0.0, x) for x in force]
+    before = scaled(tensors, 1.0)  # copies, in one launch
     run(space, word, phase, force, numbers, noises, step, last)
-    lost = skip.to(tensors[0].dtype)
-    torch._foreach_mul_(tensors, 1 - lost)
-    torch._foreach_mul_(before, lost)
-    torch._foreach_add_(tensors, before)
+    for now, old in zip(tensors, before, strict=True):
+        torch.where(skip, old, now, out=now)

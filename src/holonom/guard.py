@@ -72,7 +72,8 @@ def guarded(
     for now, before in saved:
         torch.where(bad.to(now.device), before, now, out=now)
     if bad.device not in skipped:
-        skipped[bad.device] = torch.zeros((), dtype=torch.int64, device=bad.device)
+        with torch.inference_mode(False):  # it will be added to outside of that, too
+            skipped[bad.device] = torch.zeros((), dtype=torch.int64, device=bad.device)
     skipped[bad.device] += bad
 
 
