@@ -76,7 +76,9 @@ class Cell:
         memory = [p.data_ptr() for p in self.params]
         seen: list[Any] = [torch.is_inference_mode_enabled(), *memory]
         for p, own in zip(self.params, states, strict=True):
-            seen += p.shape, p.stride(), *map(id, own.values())
+            seen += p.shape, p.stride()
+            for x in own.values():
+                seen += id(x), x.data_ptr(), x.stride()
         # A tensor that stands for others (a DTensor) does not say where they lie.
         if self._phase is None or self._seen != seen or 0 in memory:
             view, slots = self.space.view, self.space.slots
@@ -99,8 +101,8 @@ class Cell:
     def force(self, gradients: Tensors, group: dict[str, Any]) -> Tensors:
         """∇L + λq, never written into ``p.grad``."""
         dtype = state_dtype(self.params[0])
-        if any(g.dtype != dtype for g in gradients):
-            gradients = [g.to(dtype) for g in gradients]
+        if any(g.dtype != dtype or g.is_neg() for g in gradients):
+            gradients = [g.to(dtype).resolve_neg() for g in gradients]
         force: Tensors = [self.space.view(g) for g in gradients]
         if group["maximize"]:
             force = scaled(force, -1.0)
@@ -158,7 +160,7 @@ class Cell:
             return
         foreach, wanted = how
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
-            self._fuser(self.skip, word, phase, force, numbers, noises, step, last)
+            self._fuser(self.skip, word, phase, force, numbers, noises, step, last, lasting=phase is self._phase)
             return
         try:
             if foreach is False:

@@ -19,7 +19,7 @@ from .compiling import attempted, available, own, say_uncompiled
 from .constraints.base import Constraint, Phase
 from .flows import Numbers, run_unless
 from .lists import Tensors
-from .straight import Straight
+from .straight import Calls, Straight
 
 WORTH = 5_000_000_000  # weights × steps after which the time saved exceeds a compiler's run
 SMALLEST = 16_384  # elements below which a tensor gains nothing
@@ -27,7 +27,7 @@ PACK = 8  # tensors handed to one compiled call: more would compile longer, fewe
 MOST = 8  # programs for fixed sizes, of one space; beyond them all sizes share one
 
 Key = tuple[Any, ...]
-Kernel = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors], Tensor | None], None]
+Kernel = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors], Tensor | None, Calls | None], None]
 
 
 def worth_it(fuse: bool | None, elements: int, step: int) -> bool:
@@ -42,6 +42,10 @@ class Pack(NamedTuple):
     phase: Phase
     flat: Phase | None
     sizes: tuple[torch.Size, ...]
+    calls: Calls  # compiled calls with this very phase
+
+
+Packed = tuple[list[Pack], list[int]]
 
 
 class Fuser:
@@ -52,9 +56,7 @@ class Fuser:
         self._kernels: dict[Key, Kernel | None] = {}
         self._numbers: tuple[Sequence[Numbers], list[Numbers]] | None = None
         self._draw: Callable[..., Tensors] | None = None
-        self._phase: Phase | None = None
-        self._packs: list[Pack] = []
-        self._rest: list[int] = []
+        self._last: tuple[Phase, Packed] | None = None
 
     def __call__(
         self,
@@ -66,41 +68,45 @@ class Fuser:
         noises: Sequence[Tensors],
         step: int,
         last: bool,
+        lasting: bool,
     ) -> None:
-        if phase is not self._phase:
-            self._pack(phase)
-        if self._rest:
-            run_unless(skip, self.space, word, *cut(phase, force, numbers, noises, self._rest), step, last)
+        """``lasting``: whether the phase will be given again, so that what is prepared for it is worth keeping."""
+        packs, rest = self._packed(phase, lasting)
+        if rest:
+            run_unless(skip, self.space, word, *cut(phase, force, numbers, noises, rest), step, last)
         values, per_replica = self._as_tensors(numbers, phase.q[0])
         count = len(phase.q)
-        for pack in self._packs:
+        for pack in packs:
             part, pulls = pack.phase, _picked(force, pack.where, count)
             draws = [_picked(xs, pack.where, count) for xs in noises]
             if pack.flat and not per_replica:
                 part = pack.flat
                 pulls = [x.reshape(-1) for x in pulls]
                 draws = [[x.reshape(-1) for x in xs] for xs in draws]
-            kernel, key = self._kernel(word, last, pack, draws, skip is not None)
+            kernel, key = self._kernel(word, last, pack, draws, skip is not None, len(packs))
             if kernel is not None:
                 try:
-                    kernel(part, pulls, values, draws, skip)
+                    kernel(part, pulls, values, draws, skip, pack.calls if lasting else None)
                     continue
                 except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
                     self._kernels[key] = None
                     say_uncompiled(error)
             run_unless(skip, self.space, word, part, pulls, numbers, draws, step, last)
 
-    def _pack(self, phase: Phase) -> None:
-        """Prepare what depends on the phase alone."""
-        packs, self._rest = _plan(phase.q)
-        self._packs = []
-        for where in packs:
+    def _packed(self, phase: Phase, lasting: bool) -> Packed:
+        """What depends on the phase alone: its packs, and which tensors are in none."""
+        if self._last is not None and self._last[0] is phase:
+            return self._last[1]
+        plan, rest = _plan(phase.q)
+        packs = []
+        for where in plan:
             part = cut(phase, [], [], [], where)[0]
             flat = None
             if self.space.elementwise and all(x.is_contiguous() for xs in part for x in xs):
                 flat = Phase(*([x.view(-1) for x in xs] for xs in part))
-            self._packs.append(Pack(where, part, flat, tuple(x.shape for x in part.q)))
-        self._phase = phase
+            packs.append(Pack(where, part, flat, tuple(x.shape for x in part.q), {}))
+        self._last = (phase, (packs, rest)) if lasting else None
+        return packs, rest
 
     def draw(self, normals: counter.Normals, seeds: Tensor, step: Tensor, draw: int, compiled: bool) -> Tensors:
         """Normals for every replica's own stream; ``draw`` is part of the program, so it compiles as a constant."""
@@ -110,14 +116,14 @@ class Fuser:
         return normals(seeds, step, draw)
 
     def _kernel(
-        self, word: str, last: bool, pack: Pack, draws: list[Tensors], skips: bool
+        self, word: str, last: bool, pack: Pack, draws: list[Tensors], skips: bool, packs: int
     ) -> tuple[Kernel | None, Key]:
         """Few packs each get a kernel for their very sizes; many share one, whose sizes are dynamic."""
-        key: Key = (word, last, skips, len(pack.where), *map(len, draws))
+        key: Key = (word, last, skips, self.space.constants, len(pack.where), *map(len, draws))
         sized = (*key, pack.sizes)
         if sized in self._kernels:
             return self._kernels[sized], sized
-        fixed = len(self._packs) <= 2 and len(self._kernels) < MOST
+        fixed = packs <= 2 and len(self._kernels) < MOST
         if fixed:
             key = sized
         if key not in self._kernels:
@@ -138,7 +144,8 @@ class Fuser:
         # full() fills on the device; tensor() would copy from the host and wait.
         tensors: list[Numbers] = [
             tuple(
-                x if isinstance(x, Tensor) else torch.full((), x, dtype=like.dtype, device=like.device) for x in values
+                x.to(like.dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=like.dtype, device=like.device)
+                for x in values
             )
             for values in numbers
         ]

@@ -18,19 +18,26 @@ from .constraints.base import Phase
 from .flows import Numbers
 from .lists import Tensors
 
-_PHASES = 4  # remembered at most
-
 Function = Callable[[Phase, Tensors, Sequence[Numbers], Sequence[Tensors], Tensor | None], None]
+Calls = dict[Any, "Call"]
 
 
 @dataclass
 class Call:
     """What a program is called with: its inputs, and where among them stand those that change from call to call."""
 
-    phase: Phase
     program: Callable[..., Any]
     inputs: list[Any]
     places: list[int | None]
+    numbers: Sequence[Numbers]
+    kinds: list[Any]
+
+    def fits(self, numbers: Sequence[Numbers]) -> bool:
+        if numbers is not self.numbers:
+            if _kinds(numbers) != self.kinds:
+                return False
+            self.numbers = numbers
+        return True
 
     def again(self, changing: list[Tensor]) -> None:
         for place, x in zip(self.places, changing, strict=True):
@@ -49,15 +56,15 @@ class Call:
 class Straight:
     """A compiled function of a phase, forces, numbers, noises and whether to skip.
 
-    It goes straight to its program while it is given the very phase of a call that asked, contiguous forces and
-    noises, and the program has fixed sizes; otherwise it asks as usual.
+    It goes straight to its program where ``calls``, which the caller keeps as long as the phase's tensors stay what
+    they are, knows a call with this phase, where forces and noises are contiguous and numbers of the same kinds, and
+    if the program has fixed sizes. Otherwise it asks as usual.
     """
 
     def __init__(self, function: Function, dynamic: bool | None, options: dict[str, Any] | None) -> None:
-        self._options = options
-        self._asking = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=self._backend)
-        self._asked: tuple[Callable[..., Any], list[Any]] | None = None
-        self._known: dict[int, Call] = {}
+        # The compiler keeps its back ends for good: this one must not hold weights, nor whoever does.
+        self._asked: list[tuple[Callable[..., Any], list[Any]]] = []
+        self._asking = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=_telling(self._asked, options))
 
     def __call__(
         self,
@@ -66,45 +73,54 @@ class Straight:
         numbers: Sequence[Numbers],
         noises: Sequence[Tensors],
         skip: Tensor | None,
+        calls: Calls | None,
     ) -> None:
-        if not all(x.is_contiguous() for xs in (force, *noises) for x in xs):
+        if calls is None or not all(x.is_contiguous() for xs in (force, *noises) for x in xs):
             self._asking(phase, force, numbers, noises, skip)
-            self._asked = None
+            self._asked.clear()
             return
         changing = _flattened(force, numbers, noises, skip)
-        known = self._known.get(id(phase))
-        if known is not None and known.phase is phase:
-            known.again(changing)
+        key = (id(self), id(phase))
+        if key in calls and calls[key].fits(numbers):
+            calls[key].again(changing)
             return
         self._asking(phase, force, numbers, noises, skip)
-        self._learn(phase, changing)
+        self._learn(calls, key, changing, numbers)
 
-    def _backend(self, graph: Any, examples: list[Any]) -> Callable[..., Any]:
+    def _learn(self, calls: Calls, key: Any, changing: list[Tensor], numbers: Sequence[Numbers]) -> None:
+        """Remember the call just made."""
+        asked, self._asked[:] = self._asked[-1:], []
+        # A tensor given twice is one input, and could be two in the next call.
+        if asked and len({id(x) for x in changing}) == len(changing):
+            program, inputs = asked[0]
+            places = {id(x): place for place, x in enumerate(inputs)}
+            call = Call(program, inputs, [places.get(id(x)) for x in changing], numbers, _kinds(numbers))
+            call.forget()
+            calls[key] = call
+
+
+def _telling(asked: list[tuple[Callable[..., Any], list[Any]]], options: dict[str, Any] | None) -> Callable[..., Any]:
+    """The compiler's usual back end, whose programs of fixed sizes tell when they are called, and with what."""
+
+    def backend(graph: Any, examples: list[Any]) -> Callable[..., Any]:
         from torch._dynamo import lookup_backend
 
         inductor: Any = lookup_backend("inductor")
-        program = inductor(graph, examples, config_patches=self._options)
+        program = inductor(graph, examples, config_patches=options)
         fixed = all(isinstance(x, Tensor) for x in examples)  # a size that varies is an input of its own
 
         def called(*inputs: Any) -> Any:
-            self._asked = (program, list(inputs)) if fixed else None
+            if fixed:
+                asked.append((program, list(inputs)))
             return program(*inputs)
 
         return called
 
-    def _learn(self, phase: Phase, changing: list[Tensor]) -> None:
-        """Remember the call just made, for the phases that are in use (two; more where they come and go)."""
-        asked, self._asked = self._asked, None
-        # A tensor given twice is one input, and could be two in the next call.
-        if asked is None or len({id(x) for x in changing}) < len(changing):
-            return
-        program, inputs = asked
-        places = {id(x): place for place, x in enumerate(inputs)}
-        call = Call(phase, program, inputs, [places.get(id(x)) for x in changing])
-        call.forget()
-        if len(self._known) >= _PHASES:
-            self._known.clear()
-        self._known[id(phase)] = call
+    return backend
+
+
+def _kinds(numbers: Sequence[Numbers]) -> list[Any]:
+    return [(x.dtype, x.shape, x.stride()) for values in numbers for x in values if isinstance(x, Tensor)]
 
 
 def _flattened(force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], skip: Tensor | None) -> list[Any]:

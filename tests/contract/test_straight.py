@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from holonom import Langevin
+from holonom.cell import Cell
 from holonom.constraints import Circle, Sphere
 from holonom.straight import Straight
 
+RATE = 0.1
 SPACES = {"free": None, "circle": Circle(1.5), "sphere": Sphere(9.0)}
 
 
@@ -46,11 +48,12 @@ class Pair:
 
     device = "cpu"
 
-    def __init__(self, space, **options):
+    def __init__(self, space, shapes=((6, 10), (7,)), dtype=torch.float32, **options):
         generator = torch.Generator().manual_seed(0)
-        start = [(torch.rand(shape, generator=generator) - 0.5).to(self.device) for shape in ((6, 10), (7,))]
+        start = [(torch.rand(shape, generator=generator) - 0.5).to(self.device, dtype) for shape in shapes]
         self.params = [[nn.Parameter(x.clone()) for x in start] for _ in range(2)]
-        numbers = {"lr": 0.1, "scheme": "BAOAB", "constraint": SPACES[space], **options}
+        space = SPACES[space] if isinstance(space, str) else space
+        numbers = {"lr": RATE, "scheme": "BAOAB", "constraint": space, **options}
         self.optimizers = [
             Langevin(params, fuse=fuse, **numbers) for params, fuse in zip(self.params, (True, False), strict=True)
         ]
@@ -115,14 +118,48 @@ def test_weights_may_move_to_other_memory(space, asked):
         assert torch.equal(x, y)
 
 
-def test_state_may_be_replaced():
+@pytest.mark.parametrize("way", ["the tensor", "its memory"])
+def test_state_may_be_replaced(way):
     pair = Pair("free")
     pair.step(3)
 
     def stop(params, opt):
-        opt.state[params[0]]["momentum"] = torch.zeros_like(params[0])
+        fresh = torch.zeros_like(params[0])
+        if way == "the tensor":
+            opt.state[params[0]]["momentum"] = fresh
+        else:
+            opt.state[params[0]]["momentum"].data = fresh
 
     pair.both(stop)
+    pair.step(3)
+    pair.check()
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        torch.tensor([0.1, 0.05, 0.2, 0.1, 0.1, 0.1], dtype=torch.float64),
+        torch.tensor([0.1, 0.05, 0.2, 0.1, 0.1, 0.1]),
+        torch.tensor([0.1]).expand(6),
+        RATE,
+    ],
+    ids=["double", "single", "expanded", "float"],
+)
+def test_numbers_may_become_others_in_kind(rate):
+    pair = Pair("circle", shapes=((6, 10), (6,)), lr=torch.linspace(0.1, 0.2, 6).to(Pair.device))
+    pair.step(3)
+    pair.both(lambda _, opt: opt.param_groups[0].update(lr=rate if rate is RATE else rate.to(pair.device)))
+    pair.step(3)
+    pair.check()
+
+
+@pytest.mark.parametrize("space", [Circle(1.5), Sphere(3.0, slack=False)], ids=["circle", "unit rows"])
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_a_radius_may_change(space):
+    pair = Pair(space, shapes=((6, 10), (7, 3)))
+    pair.step(3)
+    space.radius /= 2
+    pair.both(lambda _, opt: opt.project_())
     pair.step(3)
     pair.check()
 
@@ -132,6 +169,7 @@ def test_gradients_may_lie_in_any_order(space):
     pair = Pair(space)
     pair.step(3)
     pair.step(2, lambda x: x.sin().t().contiguous().t() if x.ndim == 2 else x.sin())
+    pair.step(2, lambda x: torch._neg_view(-x.sin()))
     pair.step(2)
     pair.check()
 
@@ -147,6 +185,50 @@ def test_gradients_are_not_kept():
     opt.zero_grad()
     gc.collect()
     assert all(ref() is None for ref in watched)
+
+
+def storages(pair):
+    params, opt = pair.params[0], pair.optimizers[0]
+    return [weakref.ref(x.untyped_storage()) for p in params for x in (p, *opt.state[p].values())]
+
+
+def test_weights_are_not_kept_when_they_moved():
+    pair = Pair("circle", temperature=0.1)
+    pair.step(3)
+    pair.optimizers[0].synchronize()
+    pair.step(3)
+    left = [weakref.ref(p.untyped_storage()) for p in pair.params[0]]
+    for p in pair.params[0]:
+        p.data = p.data.clone()
+    pair.step(3)
+    gc.collect()
+    assert all(ref() is None for ref in left)
+
+
+def test_nothing_is_kept_when_all_is_deleted():
+    pair = Pair("circle")
+    pair.step(4)
+    left = storages(pair)
+    del pair
+    gc.collect()
+    assert all(ref() is None for ref in left)
+
+
+def test_copies_of_half_precision_weights_are_not_kept(monkeypatch):
+    widened = []
+    widen = Cell.widened
+
+    def watched(self, phase):
+        wide = widen(self, phase)
+        widened.extend(weakref.ref(x.untyped_storage()) for x in wide.q)
+        return wide
+
+    monkeypatch.setattr(Cell, "widened", watched)
+    pair = Pair("circle", dtype=torch.bfloat16)
+    pair.step(4)
+    gc.collect()
+    assert len(widened) == 16
+    assert all(ref() is None for ref in widened)
 
 
 def test_autograd_notices_the_steps():

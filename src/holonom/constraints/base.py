@@ -66,6 +66,11 @@ class Constraint:
         return True
 
     @property
+    def constants(self) -> tuple[float, ...]:
+        """Numbers that become part of a compiled pass."""
+        return ()
+
+    @property
     def loose(self) -> Constraint:
         """The same space for letters behind which a drift comes in the same step.
 

@@ -47,6 +47,10 @@ class Circle(Constraint):
         self._copies: Copies = {}
         self.margin = margin
 
+    @property
+    def constants(self) -> tuple[float, ...]:
+        return () if isinstance(self.radius, Tensor) else (self.radius,)
+
     def __repr__(self) -> str:
         return f"Circle(radius={describe(self.radius)}, margin={self.margin!r})"
 

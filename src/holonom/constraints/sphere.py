@@ -46,6 +46,10 @@ class Sphere(Constraint):
         self.margin = margin
         self.slots = ("slack", "slack_momentum") if slack else ()
 
+    @property
+    def constants(self) -> tuple[float, ...]:
+        return () if isinstance(self.radius, Tensor) else (self.radius,)
+
     def __repr__(self) -> str:
         options = f"slack={self.has_slack}, view={self.block_view!r}, margin={self.margin!r}"
         return f"Sphere(radius={describe(self.radius)}, {options})"
