@@ -9,6 +9,7 @@ clock: a resumed run switches at the same step and stays bit-equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -98,6 +99,8 @@ class Fuser:
         if self._last is not None and self._last[0] is phase:
             return self._last[1]
         plan, rest = _plan(phase.q)
+        if _overlap(phase):  # a program for tensors in one memory may come back from the compiler's cache for others
+            plan, rest = [], list(range(len(phase.q)))
         packs = []
         for where in plan:
             part = cut(phase, [], [], [], where)[0]
@@ -193,6 +196,16 @@ def _plan(tensors: Tensors) -> tuple[list[list[int]], list[int]]:
     large = [i for i in everyone if tensors[i].numel() >= SMALLEST]
     small = [i for i in everyone if tensors[i].numel() < SMALLEST]
     return [large[i : i + PACK] for i in range(0, len(large), PACK)], small
+
+
+def _overlap(phase: Phase) -> bool:
+    """Whether two tensors share memory."""
+    spans = []
+    for x in (x for xs in phase for x in xs if x.numel()):
+        reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
+        spans.append((x.data_ptr(), x.data_ptr() + reach * x.element_size()))
+    spans.sort()
+    return any(end > start for (_, end), (start, _) in pairwise(spans) if start)
 
 
 def cut(

@@ -43,8 +43,10 @@ class Call:
         for place, x in zip(self.places, changing, strict=True):
             if place is not None:
                 self.inputs[place] = x
-        self.program(*self.inputs)
-        self.forget()
+        try:
+            self.program(*self.inputs)
+        finally:
+            self.forget()
 
     def forget(self) -> None:
         """Gradients are the user's to free."""
@@ -57,8 +59,8 @@ class Straight:
     """A compiled function of a phase, forces, numbers, noises and whether to skip.
 
     It goes straight to its program where ``calls``, which the caller keeps as long as the phase's tensors stay what
-    they are, knows a call with this phase, where forces and noises are contiguous and numbers of the same kinds, and
-    if the program has fixed sizes. Otherwise it asks as usual.
+    they are, knows a call with this phase, where forces and noises are plain and contiguous, numbers of the same
+    kinds, and if the program has fixed sizes. Otherwise it asks as usual.
     """
 
     def __init__(self, function: Function, dynamic: bool | None, options: dict[str, Any] | None) -> None:
@@ -75,7 +77,7 @@ class Straight:
         skip: Tensor | None,
         calls: Calls | None,
     ) -> None:
-        if calls is None or not all(x.is_contiguous() for xs in (force, *noises) for x in xs):
+        if calls is None or not all(type(x) is Tensor and x.is_contiguous() for xs in (force, *noises) for x in xs):
             self._asking(phase, force, numbers, noises, skip)
             self._asked.clear()
             return

@@ -118,6 +118,32 @@ def test_weights_may_move_to_other_memory(space, asked):
         assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("space", SPACES)
+def test_weights_in_one_memory_are_not_compiled(space, asked):
+    pair = Pair(space, shapes=((6, 10), (6, 10)))
+
+    def tie(params, _):
+        params[1].data = params[0].data
+
+    pair.both(tie)
+    pair.step(4)
+    pair.check()
+    assert not asked
+
+
+def test_parts_of_one_buffer_are_compiled(asked):
+    pair = Pair("circle")
+
+    def share(params, _):
+        whole = torch.cat([p.detach().flatten() for p in params])
+        params[0].data, params[1].data = whole[:60].view(6, 10), whole[60:]
+
+    pair.both(share)
+    pair.step(4)
+    pair.check()
+    assert asked
+
+
 @pytest.mark.parametrize("way", ["the tensor", "its memory"])
 def test_state_may_be_replaced(way):
     pair = Pair("free")
