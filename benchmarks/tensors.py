@@ -99,7 +99,10 @@ def orthogonality_error(weights: Sequence[Tensor]) -> float:
     for weight in weights:
         matrix = weight.detach().double().flatten(1)
         tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
-        worst = max(worst, float((tall.mT @ tall - torch.eye(tall.shape[1], dtype=torch.float64)).abs().max()))
+        worst = max(
+            worst,
+            float((tall.mT @ tall - torch.eye(tall.shape[1], dtype=torch.float64, device=tall.device)).abs().max()),
+        )
     return worst
 
 
