@@ -73,23 +73,21 @@ class Cell:
     def phase(self, state: dict[Tensor, State]) -> Phase:
         """Views of parameters and state, block-shaped; the same ones as long as they lie in the same memory."""
         states = [state[p] for p in self.params]
-        memory = [p.data_ptr() for p in self.params]
-        seen: list[Any] = [torch.is_inference_mode_enabled(), *memory]
-        for p, own in zip(self.params, states, strict=True):
-            seen += p.shape, p.stride()
-            for x in own.values():
-                seen += id(x), x.data_ptr(), x.stride()
-        # A tensor that stands for others (a DTensor) does not say where they lie.
-        if self._phase is None or self._seen != seen or 0 in memory:
+        # Views keep their memory, so that another tensor at the same address is in the same memory.
+        seen: list[Any] = [torch.is_inference_mode_enabled()]
+        seen += [(p.data_ptr(), p.stride(), p.shape) for p in self.params]
+        seen += [(x.data_ptr(), x.stride()) for own in states for x in own.values()]
+        # A tensor that stands for others (a DTensor) has no address, and does not say where they lie.
+        if self._seen != seen or not all(place[0] for place in seen[1 : len(states) + 1]):
             view, slots = self.space.view, self.space.slots
             self._seen = seen
-            self._held = [x for s in states for x in s.values()]  # an id means something while its tensor lives
             self._phase = Phase(
                 [view(p.detach()) for p in self.params],
                 [view(s[name]) for s in states for name in ("momentum", "last_noise") if name in s],
                 [s[slots[0]] for s in states] if slots else [],
                 [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
             )
+        assert self._phase is not None
         return self._phase
 
     def widened(self, phase: Phase) -> Phase:

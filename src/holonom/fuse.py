@@ -44,6 +44,7 @@ class Pack(NamedTuple):
     flat: Phase | None
     sizes: tuple[torch.Size, ...]
     calls: Calls  # compiled calls with this very phase
+    kernels: dict[Key, tuple[Kernel | None, Key]]  # found for it, and by which key of all
 
 
 Packed = tuple[list[Pack], list[int]]
@@ -91,6 +92,7 @@ class Fuser:
                     continue
                 except Exception as error:  # whatever a compiler can fail with; it fails before anything is written
                     self._kernels[key] = None
+                    pack.kernels.clear()
                     say_uncompiled(error)
             run_unless(skip, self.space, word, part, pulls, numbers, draws, step, last)
 
@@ -107,7 +109,7 @@ class Fuser:
             flat = None
             if self.space.elementwise and all(x.is_contiguous() for xs in part for x in xs):
                 flat = Phase(*([x.view(-1) for x in xs] for xs in part))
-            packs.append(Pack(where, part, flat, tuple(x.shape for x in part.q), {}))
+            packs.append(Pack(where, part, flat, tuple(x.shape for x in part.q), {}, {}))
         self._last = (phase, (packs, rest)) if lasting else None
         return packs, rest
 
@@ -122,20 +124,19 @@ class Fuser:
         self, word: str, last: bool, pack: Pack, draws: list[Tensors], skips: bool, packs: int
     ) -> tuple[Kernel | None, Key]:
         """Few packs each get a kernel for their very sizes; many share one, whose sizes are dynamic."""
-        key: Key = (word, last, skips, self.space.constants, len(pack.where), *map(len, draws))
-        sized = (*key, pack.sizes)
-        if sized in self._kernels:
-            return self._kernels[sized], sized
-        fixed = packs <= 2 and len(self._kernels) < MOST
-        if fixed:
-            key = sized
-        if key not in self._kernels:
-            try:
-                self._kernels[key] = make_kernel(self.space, word, last, fixed)
-            except Exception as error:
-                self._kernels[key] = None
-                say_uncompiled(error)
-        return self._kernels[key], key
+        wanted: Key = (word, last, skips, self.space.constants, *map(len, draws))
+        if wanted not in pack.kernels:
+            sized: Key = (*wanted, pack.sizes)
+            fixed = sized in self._kernels or (packs <= 2 and len(self._kernels) < MOST)
+            key = sized if fixed else (*wanted, len(pack.where))
+            if key not in self._kernels:
+                try:
+                    self._kernels[key] = make_kernel(self.space, word, last, fixed)
+                except Exception as error:
+                    self._kernels[key] = None
+                    say_uncompiled(error)
+            pack.kernels[wanted] = self._kernels[key], key
+        return pack.kernels[wanted]
 
     def _as_tensors(self, numbers: Sequence[Numbers], like: Tensor) -> tuple[list[Numbers], bool]:
         """Coefficients as 0-dim tensors, so that a changed lr is not a new program; and whether replicas have own ones.

@@ -98,6 +98,19 @@ def test_a_finite_gradient_whose_sum_overflows_is_taken():
     np.testing.assert_allclose(p.detach(), -1e108)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_one_bad_entry_among_many_is_found(bad, dtype):
+    p = torch.nn.Parameter(torch.zeros(100_003, dtype=dtype))
+    optimizer = Langevin([p], lr=0.1)
+    for place in (0, 50_001, 100_002):
+        p.grad = torch.ones_like(p)
+        p.grad[place] = bad
+        with pytest.raises(NonFiniteGradientError, match="1 of 100003"):
+            optimizer.step()
+        assert not p.any()
+
+
 def test_the_guard_can_be_switched_off():
     params, optimizer = model(None)
     optimizer.guard_gradients = False
