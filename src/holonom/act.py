@@ -46,8 +46,9 @@ def prepare(cue: Cue, thermostat: Tensor | None, geodesic: bool) -> Act:
     for number, op in enumerate(cue.ops):
         numbers = LETTERS[op.letter].numbers(time_of(op, cue.h, cue.owed), cue.physics, thermostat)
         letters.append((op.letter, numbers, cue.first + number if is_noisy(op.letter, cue.physics) else None))
-    words, numbers_, draws = zip(*(joined(letters) if geodesic else letters), strict=True) if letters else ((), (), ())
-    return Act("".join(words), tuple(numbers_), tuple(draws))
+    if geodesic:
+        letters = joined(letters)
+    return Act("".join(one[0] for one in letters), tuple(one[1] for one in letters), tuple(one[2] for one in letters))
 
 
 def joined(letters: Sequence[Ready]) -> list[Ready]:
