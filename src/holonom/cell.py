@@ -99,8 +99,8 @@ class Cell:
     def force(self, gradients: Tensors, group: dict[str, Any]) -> Tensors:
         """∇L + λq, never written into ``p.grad``."""
         dtype = state_dtype(self.params[0])
-        if any(g.dtype != dtype or g.is_neg() for g in gradients):
-            gradients = [g.to(dtype).resolve_neg() for g in gradients]
+        if any(g.dtype != dtype for g in gradients):
+            gradients = [g.to(dtype) for g in gradients]
         force: Tensors = [self.space.view(g) for g in gradients]
         if group["maximize"]:
             force = scaled(force, -1.0)

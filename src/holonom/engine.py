@@ -154,7 +154,8 @@ class Work:
         return stacked(tensors) if self.cell.space.stacks else tensors
 
     def gradients(self) -> Tensors:
-        return [p.grad for p in self.cell.params if p.grad is not None]
+        # A lazily negated one is negated now: compilers would read its memory as it is.
+        return [p.grad.resolve_neg() for p in self.cell.params if p.grad is not None]
 
     def force(self, gradients: Tensors, group: dict[str, Any]) -> Tensors:
         return self._stack(self.cell.force(gradients, group))
