@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import fuse
 from .act import Act, Cue, prepare
-from .constraints.base import Constraint, Phase
+from .constraints.base import MOMENTA, Constraint, Phase
 from .counter import Normals, Spec
 from .errors import ProjectionError
 from .flows import run_unless
@@ -83,7 +83,7 @@ class Cell:
             self._seen = seen
             self._phase = Phase(
                 [view(p.detach()) for p in self.params],
-                [view(s[name]) for s in states for name in ("momentum", "last_noise") if name in s],
+                [view(s[name]) for s in states for name in (*MOMENTA, "last_noise") if name in s],
                 [s[slots[0]] for s in states] if slots else [],
                 [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
             )

@@ -52,7 +52,7 @@ def create_state(group: dict[str, Any], space: Constraint, start: int, state: di
             landings.append((space, space.land_(space.view(p.detach()), name)))
         own = state[p] = {}
         if not scheme.overdamped:
-            own["momentum"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+            own[space.momentum_name(p.detach())] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
         elif scheme.word == "M":
             own["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
         read_slack(space, p, own)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import checkpoint, engine, groups, guard, hyper
+from . import checkpoint, engine, groups, guard, heap, hyper
 from .cell import Cell
 from .constraints.base import Constraint
 from .errors import NonFiniteGradientError, ProjectionError
@@ -92,6 +92,7 @@ class Langevin(Optimizer):
             "fuse": fuse, "seed": seed,
         }  # fmt: skip
         super().__init__(params, defaults)
+        heap.keep_freed_memory()
         landings, self._landings = self._landings, None
         groups.warn_landed(landings or [], stacklevel=3)
 

@@ -27,6 +27,7 @@ from scipy.special import ive
 
 from holonom import Langevin
 from holonom.constraints import Circle, Orthogonal, Sphere
+from holonom.constraints.base import MOMENTA
 from tests.law.chains import assert_agree
 
 H, TEMPERATURE, GRADIENT_NOISE = 0.05, 0.5, 4.0
@@ -60,7 +61,7 @@ def simulate(params, gradient, observe, word, freedom, noise, driving, burn=400,
 
 def kinetic(state, freedom):
     """Temperature of every block: pᵀp / degrees of freedom / τ, as a column."""
-    p = state["momentum"].flatten(1)
+    p = next(state[name] for name in MOMENTA if name in state).flatten(1)
     if "slack_momentum" in state:
         p = torch.cat([p, state["slack_momentum"]], 1)
     return p.square().sum(1, keepdim=True) / (freedom * TEMPERATURE)

@@ -57,11 +57,17 @@ class Setup:
         self.states = [self.optimizer.state[p] for p in self.params]
         if word == "L":
             return
+        self.turning = self.stack[1] == self.stack[2] and iterations is None
         for state, p in zip(self.states, self.params, strict=True):
-            tangent = [
-                oracle.orthogonal_project(q, 0.5 * rng.standard_normal(q.shape)) for q in self.matrices(array(p))
-            ]
-            state["momentum"].copy_(torch.from_numpy(self.flatten(tangent)))
+            q = self.matrices(array(p))
+            tangent = np.stack([oracle.orthogonal_project(m, 0.5 * rng.standard_normal(m.shape)) for m in q])
+            values = np.swapaxes(q, -1, -2) @ tangent if self.turning else tangent
+            state[self.momentum].copy_(torch.from_numpy(self.flatten(values)))
+
+    @property
+    def momentum(self):
+        """Square weights keep QᵀP."""
+        return "spin" if self.turning else "momentum"
 
     def matrices(self, x):
         """A parameter's tall matrices (stack, r, s)."""
@@ -73,13 +79,17 @@ class Setup:
 
     def read(self):
         q = np.concatenate([self.matrices(array(p)) for p in self.params])
-        if "momentum" not in self.states[0]:
+        if not self.states[0]:
             return (q,)
-        p = np.concatenate([self.matrices(array(s["momentum"])) for s in self.states])
-        return q, p, thermostat_of(self.optimizer)
+        p = np.concatenate([self.matrices(array(s[self.momentum])) for s in self.states])
+        return q, q @ p if self.turning else p, thermostat_of(self.optimizer)
 
     def draw(self, normals):
         return np.concatenate([self.matrices(normals.oracle(self.shape, index=i)) for i in range(self.count)])
+
+    def shake(self, q, normals):
+        """Noise for the momenta: that of a square weight is drawn in its own frame."""
+        return q @ self.draw(normals) if self.turning else self.draw(normals)
 
     def slope(self, q):
         """The gradient of all matrices: the loss sees each parameter as a whole."""
@@ -109,7 +119,7 @@ def table(setup, normals, iterations):
             lambda x, y, r: oracle.orthogonal_o(x, y, t, *NUMBERS, r), q, p, noise
         ),
         project=lambda q, p: per_matrix(lambda x, y: (oracle.orthogonal_project(x, y),), q, p)[0],
-        draw=lambda q: setup.draw(normals),
+        draw=lambda q: setup.shake(q, normals),
         freedom=setup.freedom(),
         physics=WARM,
     )

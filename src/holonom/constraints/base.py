@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_scaled_
 
+MOMENTA = ("momentum", "spin")
 VIEWS = (None, "conv", "batch", "batch conv")
 
 
@@ -82,6 +83,10 @@ class Constraint:
     def view(self, q: Tensor) -> Tensor:
         """The tensor as (…, *block); always a view, never a copy."""
         return q
+
+    def momentum_name(self, q: Tensor) -> str:
+        """The state a parameter's momentum lives in, by the coordinates it is kept in; one of :data:`MOMENTA`."""
+        return "momentum"
 
     def check(self, q: Tensor, name: str) -> None:
         """Raise :class:`ConstraintError` if the constraint cannot hold on this tensor."""

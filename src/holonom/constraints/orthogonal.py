@@ -7,12 +7,21 @@ import copy
 import torch
 from torch import Tensor
 
-from ..errors import ConstraintError, ProjectionError
+from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_scaled_, divided, spread
 from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_view
+from .deviation import deviation
+from .products import (
+    gram,
+    gram_error,
+    longest_column,
+    plus_product,
+    product_within,
+    skew_gram,
+    skew_part,
+    subtract_product_,
+)
 
-_MOST_ITERATIONS = 300
-_ITERATIONS_WITHOUT_SYNC = 12
 _POLISH_EVERY = 8
 
 
@@ -26,8 +35,8 @@ class Orthogonal(Constraint):
 
     where Z is the step that ignores the constraint. Q'ᵀQ' depends on Z only through the s × s
     matrices Y = QᵀZ and ZᵀZ, so the quasi-Newton iteration (4.55),
-    Λ ← Λ + ½(Q'ᵀQ' − I), runs on those: tall products are needed to build them and to apply Λ,
-    none in between. For a square weight ZᵀZ = YᵀY and is not needed either.
+    Λ ← Λ + ½(Q'ᵀQ' − I), runs on those (:mod:`.deviation`): tall products are needed to build them and to apply Λ,
+    none in between.
 
     - Π:  P ← P − ½Q(PᵀQ + QᵀP)                                        (14), (4.15)
     - A:  Q' as above with Z = hP;  P ← Π_{Q'}(P − QΛ/h)                (RATTLE, 4.56)
@@ -35,6 +44,15 @@ class Orthogonal(Constraint):
 
     Λ takes up whatever symmetric part QᵀZ has, so Q' does not depend on P's normal part, and Π is left out of
     letters that A follows (:attr:`loose`): OBA takes four tall products instead of six.
+
+    A square weight has no directions but those it turns in. Its state is ``spin``, the skew matrix Ω = QᵀP, and
+    noise is drawn in the weight's own frame, where it has the same law:
+
+    - B:  Ω ← Ω − h skew(Qᵀ∇L)
+    - O:  Ω ← e^{−γh} Ω + √(τ(1−e^{−2γh})) skew(R)
+    - A:  Q ← Q(I + K + D) with K = hΩ and D = √(I + K²) − I;  Ω stays:  Q'ᵀ(Q' − Q)/h = (K − D)/h, and D is symmetric
+
+    which is the same RATTLE step in two products and what D takes, which for short steps is nothing.
 
     Args:
         view: None for matrices; "conv" for (out, in·kh·kw); "batch" for stacks of matrices;
@@ -73,6 +91,9 @@ class Orthogonal(Constraint):
     def loose(self) -> Constraint:
         return self._loose if self.iterations is None else self  # unconverged, it matters where one starts
 
+    def momentum_name(self, q: Tensor) -> str:
+        return "spin" if self._turns(self.view(q)) else "momentum"
+
     def view(self, q: Tensor) -> Tensor:
         matrix = as_matrix(q, self.block_view)
         return matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
@@ -100,110 +121,99 @@ class Orthogonal(Constraint):
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
 
     def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        add_scaled_(phase.p, force, -h)
-        self.project_(phase, phase.p)
+        if self._turns(phase.q[0]):  # tensors handed over together are of one shape
+            add_scaled_(phase.p, [skew_gram(q, g) for q, g in zip(phase.q, force, strict=True)], -h)
+        else:
+            add_scaled_(phase.p, force, -h)
+            self.project_(phase, phase.p)
 
     def project_(self, phase: Phase, momenta: Tensors) -> None:
-        if not self._tangent:
-            return
         for q, p in zip(phase.q, momenta, strict=True):
-            _project_(q, p)
+            if self._turns(q):
+                p.copy_(skew_part(p))
+            elif self._tangent:
+                _project_(q, p)
 
     def drift_(self, phase: Phase, h: Scalar) -> None:
         for q, p in zip(phase.q, phase.p, strict=True):
             time = spread(h, q) if isinstance(h, Tensor) else h
-            if self.iterations is not None:
+            if self._turns(q):
+                self._turn_(q, time * p)
+            elif self.iterations is not None:
                 start = q + time * p
                 moved = self._iterate(q, start)
                 p.add_(divided(moved - start, time))
                 q.copy_(moved)
                 _project_(q, p)
-                continue
-            step = time * p
-            y = _gram(q, step)
-            # What the solve leaves enters P divided by h.
-            precision = min(1.0, h) if isinstance(h, float) else 1.0
-            multiplier, deviation = self._solve(y, None if _square(q) else _gram(step, step), precision)
-            _subtract_product_(step, q, multiplier)
-            q.add_(step)
-            # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
-            p.copy_(divided(step, time, p))
-            if self._tangent:
-                _subtract_product_(p, q, divided(deviation, -time))
+            else:
+                step = time * p
+                # What the solve leaves enters P divided by h.
+                precision = min(1.0, 32 * h) if isinstance(h, float) else 1.0
+                d = self._slide_(q, step, precision)
+                # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
+                p.copy_(divided(step, time, p))
+                if self._tangent and d is not None:
+                    subtract_product_(p, q, divided(d.to(q.dtype), -time))
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         for q, z in zip(phase.q, step, strict=True):
             if self.iterations is not None:
                 q.copy_(self._iterate(q, q + z))
-                continue
-            multiplier, _ = self._solve(_gram(q, z), None if _square(q) else _gram(z, z))
-            _subtract_product_(z, q, multiplier)
-            q.add_(z)
+            elif _square(q):
+                self._turn_(q, skew_gram(q, z))
+            else:
+                self._slide_(q, z)
+
+    def _turns(self, q: Tensor) -> bool:
+        """Whether momenta are kept in the weight's own frame."""
+        return self.iterations is None and _square(q)
+
+    def _turn_(self, q: Tensor, skew: Tensor) -> None:
+        """Q ← Q(I + K + D) for a square Q; K is overwritten."""
+        d = deviation(skew, None, True, self._tolerance(q))
+        q.copy_(plus_product(q, q, skew if d is None else skew.add_(d)))
+
+    def _slide_(self, q: Tensor, step: Tensor, precision: float = 1.0) -> Tensor | None:
+        """Q ← Q + Z − QΛ; Z becomes what is added. Returns D."""
+        tolerance = self._tolerance(q) * precision
+        y = gram(q, step)
+        size = torch.inf if q.is_cuda else longest_column(step) ** 2
+        excess = product_within(step.mT, step, size, tolerance)
+        if excess is not None:
+            within = product_within(y.mT, y, size, tolerance)
+            excess = excess if within is None else excess.to(q.dtype).sub_(within)
+        skew = skew_part(y)
+        d = deviation(skew, excess, False, tolerance)
+        multiplier = y.sub_(skew)
+        subtract_product_(step, q, multiplier if d is None else multiplier.sub_(d))
+        q.add_(step)
+        return d
+
+    def _tolerance(self, q: Tensor) -> float:
+        """Of one step: what several leave adds up until :meth:`settle_` removes it."""
+        return (self.tolerance or torch.finfo(q.dtype).eps) / 4
 
     def settle_(self, phase: Phase, step: int) -> None:
         """The solve trusts QᵀQ = I; one Newton–Schulz step now and then keeps its rounding from walking away."""
         if self.iterations is not None or step % _POLISH_EVERY:
             return
         for q in phase.q:
-            q.sub_(torch.matmul(q, _gram_error(q)), alpha=0.5)
+            error = gram_error(q)
+            size = torch.inf if q.is_cuda else longest_column(error)
+            change = product_within(q, error, size, self._tolerance(q))
+            if change is not None:
+                q.sub_(change, alpha=0.5)
 
     def _iterate(self, q: Tensor, start: Tensor) -> Tensor:
         """The papers' K quasi-Newton iterations, to the letter (4.55)."""
         moved = start
         for _ in range(self.iterations or 0):
-            moved = moved - torch.matmul(q, _gram_error(moved) / 2)
+            moved = moved - torch.matmul(q, gram_error(moved) / 2)
         return moved
-
-    def _solve(self, y: Tensor, zz: Tensor | None, precision: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Λ, and D = sym(QᵀQ') − I, from Y = QᵀZ, which is overwritten, and ZᵀZ.
-
-        Split Y = U + K into its symmetric and skew part. Then QᵀQ' = I + K + D with D = U − Λ, and
-        Q'ᵀQ' = I becomes 2D + D² + DK − KD − K² + (ZᵀZ − YᵀY) = 0: one small product an iteration,
-        without ever adding the I that would cost D its digits.
-        """
-        skew = (y - y.mT).mul_(0.5)
-        constant = torch.matmul(skew, skew).neg_()
-        if zz is not None:
-            constant += zz
-            _subtract_product_(constant, y.mT, y)
-        d = constant / -2
-        symmetric = y.sub_(skew)
-
-        def violation() -> Tensor:
-            if zz is None:  # all matrices are powers of K and commute
-                return _plus_product(constant, d, d).add_(d, alpha=2)
-            product = torch.matmul(d, d.add(skew, alpha=2))
-            return product.add(product.mT).mul_(0.5).add_(constant).add_(d, alpha=2)
-
-        if y.is_cuda:  # asking for the error would stall the device
-            for _ in range(_ITERATIONS_WITHOUT_SYNC):
-                d.sub_(violation(), alpha=0.5)
-            return symmetric.sub_(d), d
-        tolerance = (self.tolerance or torch.finfo(y.dtype).eps) * precision
-        rate = _largest_norm(skew)
-        size = (rate * rate if zz is None else _largest_norm(constant)) / 2
-        # An iteration leaves at most this share of the violation; of a square weight DK − KD drops out.
-        share = size if zz is None else size + 2 * rate
-        if size * share <= tolerance:
-            return symmetric.sub_(d), d
-        floor = torch.finfo(y.dtype).eps * (size + rate) / 4  # rounding leaves this much whatever is asked for
-        for _ in range(_MOST_ITERATIONS):
-            correction = violation()
-            error = _largest_entry(correction)
-            if not error < 10:
-                break
-            d.sub_(correction, alpha=0.5)
-            if error * min(1.0, share) <= max(tolerance, floor):  # what the next one would find at most
-                return symmetric.sub_(d), d
-        raise ProjectionError(
-            f"the projection onto orthogonal matrices did not converge: the step turns the weights by {rate:.2g} and "
-            f"stretches them by {size:.2g} (Frobenius norms; it always works when they add up to less than 0.5). "
-            f"Lower lr, clip the gradient, or add friction"
-        )
 
     def residual(self, phase: Phase) -> Tensor:
         blocks = [q.float() if q.dtype.itemsize < 4 else q for q in phase.q]
-        return torch.stack([_gram_error(q).abs().max() for q in blocks]).max()
+        return torch.stack([gram_error(q).abs().max() for q in blocks]).max()
 
     def holds(self, phase: Phase) -> bool:
         return super().holds(phase) if self.iterations is None else bool(self.residual(phase) < self.lost)
@@ -211,7 +221,7 @@ class Orthogonal(Constraint):
     def cotangency(self, phase: Phase) -> Tensor:
         worst = []
         for q, p in zip(phase.q, phase.p, strict=True):
-            y = _gram(q, p)
+            y = p if self._turns(q) else gram(q, p)
             worst.append((y + y.mT).abs().max())
         return torch.stack(worst).max()
 
@@ -225,45 +235,7 @@ def _square(q: Tensor) -> bool:
     return q.shape[-2] == q.shape[-1]
 
 
-def _gram(a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a.mT, b)
-
-
-def _gram_error(q: Tensor) -> Tensor:
-    """QᵀQ − I."""
-    error = _gram(q, q)
-    error.diagonal(dim1=-2, dim2=-1).sub_(1)
-    return error
-
-
-def _largest_entry(a: Tensor) -> float:
-    """max |a|; NaN if there is one."""
-    least, most = torch.aminmax(a)
-    return max(-float(least), float(most))
-
-
-def _largest_norm(a: Tensor) -> float:
-    return float(torch.linalg.vector_norm(a, dim=(-2, -1)).max())
-
-
-def _plus_product(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a + b·c, in one call where torch has one."""
-    if a.ndim == 2:
-        return torch.addmm(a, b, c)
-    return torch.baddbmm(a, b, c) if a.ndim == 3 else a + torch.matmul(b, c)
-
-
-def _subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
-    """a −= q·small, in one call and without a copy where torch has one."""
-    if q.ndim == 2:
-        a.addmm_(q, small, alpha=-1)
-    elif q.ndim == 3:
-        a.baddbmm_(q, small, alpha=-1)
-    else:
-        a.sub_(torch.matmul(q, small))
-
-
 def _project_(q: Tensor, p: Tensor) -> None:
     """Π: P −= Q·sym(QᵀP)."""
-    y = _gram(q, p)
-    _subtract_product_(p, q, (y + y.mT).mul_(0.5))
+    y = gram(q, p)
+    subtract_product_(p, q, (y + y.mT).mul_(0.5))

@@ -1,0 +1,93 @@
+"""Products of matrices and of stacks of them, some only as exact as they need to be."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_COARSE = torch.bfloat16
+_COARSE_ERROR = 2.0**-7  # of a product, as a share of |aᵢ||bⱼ|: both factors rounded, and the result
+_LONG = 512  # side of a matrix whose transpose is better written out before it is subtracted
+
+
+def product_within(a: Tensor, b: Tensor, size: float, tolerance: float) -> Tensor | None:
+    """a·b, every entry to within ``tolerance``, where ``size`` ≥ |aᵢ||bⱼ| bounds them all; None where 0 is as good.
+
+    Where the tolerance allows for it and the processor has instructions for it, the product is taken in bfloat16,
+    which takes less than half the time.
+    """
+    if size <= tolerance:
+        return None
+    if size * _COARSE_ERROR <= tolerance and coarse_is_fast(a):
+        coarse = a.to(_COARSE)
+        return torch.matmul(coarse, coarse if b is a else b.to(_COARSE))
+    return torch.matmul(a, b)
+
+
+def coarse_is_fast(a: Tensor) -> bool:
+    return a.dtype == torch.float32 and not a.is_cuda and torch.cpu._is_avx512_bf16_supported()
+
+
+def gram(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a.mT, b)
+
+
+def gram_error(q: Tensor) -> Tensor:
+    """QᵀQ − I."""
+    error = gram(q, q)
+    error.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return error
+
+
+def skew_part(y: Tensor) -> Tensor:
+    """(Y − Yᵀ)/2."""
+    return _less_transpose(y).mul_(0.5)
+
+
+def skew_gram(a: Tensor, b: Tensor) -> Tensor:
+    """(AᵀB − BᵀA)/2."""
+    if a.ndim > 3:
+        return skew_part(gram(a, b))
+    # The product is halved on its way to memory.
+    join = torch.addmm if a.ndim == 2 else torch.baddbmm
+    return _less_transpose(join(a.new_empty(1), a.mT, b, beta=0, alpha=0.5))
+
+
+def _less_transpose(y: Tensor) -> Tensor:
+    return y - (y.mT.contiguous() if y.ndim == 2 and y.shape[-1] >= _LONG and not y.is_cuda else y.mT)
+
+
+def plus_product(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a + b·c, in one call where torch has one."""
+    if a.ndim == 2:
+        return torch.addmm(a, b, c)
+    return torch.baddbmm(a, b, c) if a.ndim == 3 else a + torch.matmul(b, c)
+
+
+def subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
+    """a −= q·small, in one call and without a copy where torch has one."""
+    if q.ndim == 2:
+        a.addmm_(q, small, alpha=-1)
+    elif q.ndim == 3:
+        a.baddbmm_(q, small, alpha=-1)
+    else:
+        a.sub_(torch.matmul(q, small))
+
+
+def longest_column(a: Tensor) -> float:
+    """The largest norm of a column of any matrix."""
+    return math.sqrt(float(a.square().sum(-2).max()))  # down columns, a norm takes twenty times as long as a sum
+
+
+def longest_and_norm(a: Tensor) -> tuple[float, float]:
+    """The largest norm of a row, and of a whole matrix."""
+    rows = a.square().sum(-1)
+    return math.sqrt(float(rows.max())), math.sqrt(float(rows.sum(-1).max()))
+
+
+def largest_entry(a: Tensor) -> float:
+    """max |a|; NaN if there is one."""
+    least, most = torch.aminmax(a)
+    return max(-float(least), float(most))

@@ -1,0 +1,92 @@
+"""Products that are only as exact as they need to be, and what orthogonal weights make of them."""
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from holonom import Langevin
+from holonom.constraints import Orthogonal, products
+from holonom.constraints.deviation import deviation
+
+PRODUCTS = (torch.matmul, torch.addmm, torch.baddbmm, torch.Tensor.addmm_, torch.Tensor.baddbmm_)
+
+
+class Products(TorchFunctionMode):
+    """Lists the dtypes of those that are taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in PRODUCTS:
+            self.taken.append(args[1].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def skew(scale, shape=(3, 40, 40), dtype=torch.float32):
+    k = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    k = k - k.mT
+    return (scale * k / k.norm(dim=-1).max()).to(dtype)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "dtype"), [(1e-3, None), (1e-4, torch.bfloat16), (1e-6, torch.float32), (1e-9, torch.float32)]
+)
+def test_as_exact_as_asked_for(tolerance, dtype, monkeypatch):
+    """Factors in one direction, where every rounding counts."""
+    monkeypatch.setattr(products, "coarse_is_fast", lambda a: a.dtype == torch.float32)
+    a = 0.03 * torch.nn.functional.normalize(torch.rand(50, 30) + 1, dim=-1)
+    exact = a.double() @ a.double().mT
+    product = products.product_within(a, a.mT, 0.03**2, tolerance)
+    assert (None if product is None else product.dtype) == dtype
+    error = (0 if product is None else product.double()) - exact
+    assert float(error.abs().max()) <= max(tolerance, 1e-9)
+
+
+def test_double_precision_is_never_coarse(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    a = skew(1e-2, dtype=torch.float64)
+    assert products.product_within(a, a, 1e-4, 1e-5).dtype == torch.float64
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize("turn", [1e-5, 1e-4, 3e-4, 1e-3, 1e-2, 3e-2, 0.1])
+def test_a_turn_stays_orthogonal_whatever_its_length(turn, coarse, monkeypatch):
+    """From those that need no correction to those that need several iterations."""
+    monkeypatch.setattr(products, "coarse_is_fast", lambda a: coarse and a.dtype == torch.float32)
+    k, tolerance = skew(turn), 3e-8
+    d = deviation(k.clone(), None, True, tolerance)
+    moved = torch.eye(40, dtype=torch.float64) + k.double() + (0 if d is None else d.double())
+    error = float((moved.mT @ moved - torch.eye(40)).abs().max())
+    assert error <= tolerance + 4 * torch.finfo(torch.float32).eps * turn**2
+
+
+@pytest.mark.parametrize("shape", [(60, 60), (20, 60), (60, 20)])
+@pytest.mark.parametrize(("word", "lr"), [("L", 1e-4), ("L", 1e-3), ("L", 0.05), ("OBA", 0.01), ("OBA", 0.1)])
+def test_single_precision_stays_within_a_millionth(word, lr, shape):
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.empty(shape) for _ in range(2)]
+    for w in weights:
+        torch.nn.init.orthogonal_(w, generator=draw)
+    params = [torch.nn.Parameter(w) for w in weights]
+    opt = Langevin(params, lr, scheme=word, constraint=Orthogonal())
+    gradients = [torch.nn.functional.normalize(torch.randn(shape, generator=draw).flatten(), dim=0).view(shape) * 5]
+    gradients.append(gradients[0].flip(0))
+    for _ in range(200):
+        for p, g in zip(params, gradients, strict=True):
+            p.grad = g
+        opt.step()
+        assert opt.residuals()[0] <= 1e-6
+        assert word == "L" or opt.cotangencies()[0] <= 2e-6
+
+
+@pytest.mark.parametrize(("word", "wanted"), [("L", 2), ("OBA", 2)])
+def test_a_short_step_of_a_square_weight_takes_two_products(word, wanted):
+    q = torch.nn.Parameter(torch.linalg.qr(torch.randn(50, 50, generator=torch.Generator().manual_seed(0))).Q)
+    opt = Langevin([q], 1e-3, scheme=word, constraint=Orthogonal())
+    q.grad = torch.full_like(q, 1e-3)
+    opt.step()  # the first one polishes
+    with Products() as products_taken:
+        opt.step()
+    assert products_taken.taken == [torch.float32] * wanted
