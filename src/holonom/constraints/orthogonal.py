@@ -22,7 +22,8 @@ from .products import (
     subtract_product_,
 )
 
-_POLISH_EVERY = 8
+_POLISH_EVERY = 16
+_LEAN = 32  # times as far as Q may be from the manifold, P may lean off its tangent space
 
 
 class Orthogonal(Constraint):
@@ -147,13 +148,18 @@ class Orthogonal(Constraint):
                 _project_(q, p)
             else:
                 step = time * p
+                tolerance = self._tolerance(q)
                 # What the solve leaves enters P divided by h.
-                precision = min(1.0, 32 * h) if isinstance(h, float) else 1.0
-                d = self._slide_(q, step, precision)
+                d = self._slide_(q, step, min(tolerance, _LEAN * tolerance * h) if isinstance(h, float) else tolerance)
                 # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
-                p.copy_(divided(step, time, p))
+                if isinstance(time, Tensor):
+                    p.copy_(divided(step, time, p))
+                else:
+                    torch.div(step, time, out=p)
                 if self._tangent and d is not None:
-                    subtract_product_(p, q, divided(d.to(q.dtype), -time))
+                    normal = divided(d.to(q.dtype), -time)
+                    size = torch.inf if q.is_cuda else longest_column(normal)
+                    subtract_product_(p, q, normal, size, _LEAN * tolerance)
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         for q, z in zip(phase.q, step, strict=True):
@@ -162,7 +168,7 @@ class Orthogonal(Constraint):
             elif _square(q):
                 self._turn_(q, skew_gram(q, z))
             else:
-                self._slide_(q, z)
+                self._slide_(q, z, self._tolerance(q))
 
     def _turns(self, q: Tensor) -> bool:
         """Whether momenta are kept in the weight's own frame."""
@@ -173,9 +179,8 @@ class Orthogonal(Constraint):
         d = deviation(skew, None, True, self._tolerance(q))
         q.copy_(plus_product(q, q, skew if d is None else skew.add_(d)))
 
-    def _slide_(self, q: Tensor, step: Tensor, precision: float = 1.0) -> Tensor | None:
+    def _slide_(self, q: Tensor, step: Tensor, tolerance: float) -> Tensor | None:
         """Q ← Q + Z − QΛ; Z becomes what is added. Returns D."""
-        tolerance = self._tolerance(q) * precision
         y = gram(q, step)
         size = torch.inf if q.is_cuda else longest_column(step) ** 2
         excess = product_within(step.mT, step, size, tolerance)

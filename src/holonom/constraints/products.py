@@ -21,9 +21,19 @@ def product_within(a: Tensor, b: Tensor, size: float, tolerance: float) -> Tenso
     if size <= tolerance:
         return None
     if size * _COARSE_ERROR <= tolerance and coarse_is_fast(a):
-        coarse = a.to(_COARSE)
-        return torch.matmul(coarse, coarse if b is a else b.to(_COARSE))
+        a, b = _rounded(a, b)
+    if a.stride(-2) == 1 and b.shape[-1] > 1:  # so that the product lies in memory as its first factor does
+        return torch.matmul(b.mT, a.mT).mT
     return torch.matmul(a, b)
+
+
+def _rounded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    coarse = a.to(_COARSE)
+    if b is a:
+        return coarse, coarse
+    if b.data_ptr() == a.data_ptr() and b.shape == a.mT.shape and b.stride() == a.mT.stride():
+        return coarse, coarse.mT
+    return coarse, b.to(_COARSE)
 
 
 def coarse_is_fast(a: Tensor) -> bool:
@@ -66,25 +76,29 @@ def plus_product(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.baddbmm(a, b, c) if a.ndim == 3 else a + torch.matmul(b, c)
 
 
-def subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
-    """a −= q·small, in one call and without a copy where torch has one."""
-    if q.ndim == 2:
+def subtract_product_(a: Tensor, q: Tensor, small: Tensor, size: float = math.inf, tolerance: float = 0.0) -> None:
+    """a −= q·small to within ``tolerance``, see :func:`product_within`; in one call and without a copy if torch can."""
+    if q.ndim > 3 or size * _COARSE_ERROR <= tolerance:
+        product = product_within(q, small, size, tolerance)
+        if product is not None:
+            a.sub_(product)
+    elif q.ndim == 2:
         a.addmm_(q, small, alpha=-1)
-    elif q.ndim == 3:
-        a.baddbmm_(q, small, alpha=-1)
     else:
-        a.sub_(torch.matmul(q, small))
+        a.baddbmm_(q, small, alpha=-1)
 
 
 def longest_column(a: Tensor) -> float:
     """The largest norm of a column of any matrix."""
-    return math.sqrt(float(a.square().sum(-2).max()))  # down columns, a norm takes twenty times as long as a sum
+    if a.stride(-2) == 1:
+        return float(torch.linalg.vector_norm(a, dim=-2).max())
+    return math.sqrt(float(a.square().sum(-2).max()))  # against the grain, a norm takes twenty times as long
 
 
 def longest_and_norm(a: Tensor) -> tuple[float, float]:
     """The largest norm of a row, and of a whole matrix."""
-    rows = a.square().sum(-1)
-    return math.sqrt(float(rows.max())), math.sqrt(float(rows.sum(-1).max()))
+    rows = torch.linalg.vector_norm(a, dim=-1)
+    return float(rows.max()), float(torch.linalg.vector_norm(rows, dim=-1).max())
 
 
 def largest_entry(a: Tensor) -> float:
