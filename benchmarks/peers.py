@@ -167,7 +167,7 @@ def landing(problem: Problem, lr: float) -> Contender:
     def build() -> Runnable:
         stack = problem.stacked()
         x = stack.start[0].clone()
-        identity = torch.eye(x.shape[-1])
+        identity = torch.eye(x.shape[-1], device=x.device)
         current = [stack.gradient(0)[0]]
 
         def load(i: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from holonom import Langevin, compiling
-from holonom.constraints import Circle, Sphere
+from holonom.constraints import Circle, Orthogonal, Sphere
 from holonom.errors import NonFiniteGradientError
 
 from .cases import CASES, Case, Net, assert_equal, backward, build, every_case, few_cases, snapshot, train
@@ -214,3 +214,22 @@ def test_host_and_device_parameters_may_share_an_optimizer():
     opt.step()
     opt.check()
     assert all(p.isfinite().all() for p in (*host.parameters(), *device.parameters()))
+
+
+@pytest.mark.parametrize("word", ["L", "OBA", "BAOAB"])
+@pytest.mark.parametrize("shape", [(6, 6), (6, 4), (4, 6)], ids=str)
+def test_orthogonal_weights_go_the_same_way_on_the_device(shape, word):
+    """There, iterations are not chosen but counted."""
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.nn.init.orthogonal_(torch.empty(shape, dtype=torch.float64), generator=generator) for _ in range(3)]
+    results = []
+    for device in ("cpu", "cuda"):
+        params = [torch.nn.Parameter(w.to(device, copy=True)) for w in start]
+        opt = Langevin(params, 0.05, scheme=word, constraint=Orthogonal())
+        for _ in range(20):
+            for p in params:
+                p.grad = (3 * p.detach()).cos()
+            opt.step()
+        opt.check()
+        results.append([p.detach().cpu() for p in params])
+    torch.testing.assert_close(*results, rtol=0, atol=1e-11)

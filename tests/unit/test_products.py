@@ -35,7 +35,7 @@ def skew(scale, shape=(3, 40, 40), dtype=torch.float32):
 )
 def test_as_exact_as_asked_for(tolerance, dtype, monkeypatch):
     """Factors in one direction, where every rounding counts."""
-    monkeypatch.setattr(products, "coarse_is_fast", lambda a: a.dtype == torch.float32)
+    monkeypatch.setattr(products, "coarse_is_faster", lambda a, b: a.dtype == torch.float32)
     a = 0.03 * torch.nn.functional.normalize(torch.rand(50, 30) + 1, dim=-1)
     exact = a.double() @ a.double().mT
     product = products.product_within(a, a.mT, 0.03**2, tolerance)
@@ -44,17 +44,19 @@ def test_as_exact_as_asked_for(tolerance, dtype, monkeypatch):
     assert float(error.abs().max()) <= max(tolerance, 1e-9)
 
 
-def test_double_precision_is_never_coarse(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    a = skew(1e-2, dtype=torch.float64)
-    assert products.product_within(a, a, 1e-4, 1e-5).dtype == torch.float64
+def test_double_precision_and_small_matrices_are_never_coarse(monkeypatch):
+    monkeypatch.setattr(products, "_has_coarse_instructions", lambda: True)
+    for a in (skew(1e-2, (200, 200), torch.float64), skew(1e-2, (100, 100))):
+        assert products.product_within(a, a, 1e-4, 1e-5).dtype == a.dtype
+    a = skew(1e-2, (200, 200))
+    assert products.product_within(a, a, 1e-4, 1e-5).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize("turn", [1e-5, 1e-4, 3e-4, 1e-3, 1e-2, 3e-2, 0.1])
 def test_a_turn_stays_orthogonal_whatever_its_length(turn, coarse, monkeypatch):
     """From those that need no correction to those that need several iterations."""
-    monkeypatch.setattr(products, "coarse_is_fast", lambda a: coarse and a.dtype == torch.float32)
+    monkeypatch.setattr(products, "coarse_is_faster", lambda a, b: coarse and a.dtype == torch.float32)
     k, tolerance = skew(turn), 3e-8
     d = deviation(k.clone(), None, True, tolerance)
     moved = torch.eye(40, dtype=torch.float64) + k.double() + (0 if d is None else d.double())
@@ -62,7 +64,7 @@ def test_a_turn_stays_orthogonal_whatever_its_length(turn, coarse, monkeypatch):
     assert error <= tolerance + 4 * torch.finfo(torch.float32).eps * turn**2
 
 
-@pytest.mark.parametrize("shape", [(60, 60), (20, 60), (60, 20)])
+@pytest.mark.parametrize("shape", [(60, 60), (20, 60), (60, 20), (200, 200), (160, 300)], ids=str)
 @pytest.mark.parametrize(("word", "lr"), [("L", 1e-4), ("L", 1e-3), ("L", 0.05), ("OBA", 0.01), ("OBA", 0.1)])
 def test_single_precision_stays_within_a_millionth(word, lr, shape):
     draw = torch.Generator().manual_seed(0)

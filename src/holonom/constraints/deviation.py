@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ProjectionError
-from .products import largest_entry, longest_and_norm, product_within
+from .products import largest_entry, longest_and_norm, plus_product, product_within
 
 _MOST_ITERATIONS = 300
 _ITERATIONS_WITHOUT_SYNC = 12
@@ -61,7 +61,10 @@ def _without_asking(skew: Tensor, excess: Tensor | None, square: bool) -> Tensor
     start = _start(torch.matmul(skew, skew), excess, skew.dtype)
     d = start
     for _ in range(_ITERATIONS_WITHOUT_SYNC):
-        d = d.sub(_violation(start, d, skew, square, torch.inf, 0.0), alpha=0.5)
+        if square:
+            d = plus_product(start, d, d, alpha=-0.5)
+        else:
+            d = start.sub(_quadratic(d, skew, square, torch.inf, 0.0), alpha=0.5)
     return d
 
 

@@ -59,7 +59,7 @@ class Orthogonal(Constraint):
         view: None for matrices; "conv" for (out, in·kh·kw); "batch" for stacks of matrices;
             "batch conv" for stacks of convolutions.
         iterations: K of the papers: exactly that many quasi-Newton iterations, converged or not.
-        tolerance: otherwise iterate until max|Q'ᵀQ' − I| is below this (default: a few roundings).
+        tolerance: otherwise iterate until max|Q'ᵀQ' − I| stays below this (default: a few roundings).
     """
 
     stacks = True
@@ -149,8 +149,8 @@ class Orthogonal(Constraint):
             else:
                 step = time * p
                 tolerance = self._tolerance(q)
-                # What the solve leaves enters P divided by h.
-                d = self._slide_(q, step, min(tolerance, _LEAN * tolerance * h) if isinstance(h, float) else tolerance)
+                shortest = 1.0 if q.is_cuda else float(torch.as_tensor(h).min())
+                d = self._slide_(q, step, tolerance * min(1.0, _LEAN * shortest))  # what it leaves enters P over h
                 # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
                 if isinstance(time, Tensor):
                     p.copy_(divided(step, time, p))
@@ -196,7 +196,7 @@ class Orthogonal(Constraint):
 
     def _tolerance(self, q: Tensor) -> float:
         """Of one step: what several leave adds up until :meth:`settle_` removes it."""
-        return (self.tolerance or torch.finfo(q.dtype).eps) / 4
+        return torch.finfo(q.dtype).eps / 4 if self.tolerance is None else self.tolerance / _POLISH_EVERY
 
     def settle_(self, phase: Phase, step: int) -> None:
         """The solve trusts QᵀQ = I; one Newton–Schulz step now and then keeps its rounding from walking away."""

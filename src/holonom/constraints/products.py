@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
 
 _COARSE = torch.bfloat16
 _COARSE_ERROR = 2.0**-7  # of a product, as a share of |aᵢ||bⱼ|: both factors rounded, and the result
+_COARSE_PAYS = 6_000_000  # multiplications, below which rounding the factors takes longer than it saves
 _LONG = 512  # side of a matrix whose transpose is better written out before it is subtracted
 
 
@@ -20,7 +22,7 @@ def product_within(a: Tensor, b: Tensor, size: float, tolerance: float) -> Tenso
     """
     if size <= tolerance:
         return None
-    if size * _COARSE_ERROR <= tolerance and coarse_is_fast(a):
+    if size * _COARSE_ERROR <= tolerance and coarse_is_faster(a, b):
         a, b = _rounded(a, b)
     if a.stride(-2) == 1 and b.shape[-1] > 1:  # so that the product lies in memory as its first factor does
         return torch.matmul(b.mT, a.mT).mT
@@ -36,8 +38,15 @@ def _rounded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return coarse, b.to(_COARSE)
 
 
-def coarse_is_fast(a: Tensor) -> bool:
-    return a.dtype == torch.float32 and not a.is_cuda and torch.cpu._is_avx512_bf16_supported()
+def coarse_is_faster(a: Tensor, b: Tensor) -> bool:
+    large = a.numel() * b.shape[-1] >= _COARSE_PAYS
+    return large and a.dtype == torch.float32 and not a.is_cuda and _has_coarse_instructions()
+
+
+@cache
+def _has_coarse_instructions() -> bool:
+    ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # not in every torch
+    return ask is not None and torch.backends.mkldnn.is_available() and bool(ask())  # type: ignore[no-untyped-call]
 
 
 def gram(a: Tensor, b: Tensor) -> Tensor:
@@ -69,11 +78,11 @@ def _less_transpose(y: Tensor) -> Tensor:
     return y - (y.mT.contiguous() if y.ndim == 2 and y.shape[-1] >= _LONG and not y.is_cuda else y.mT)
 
 
-def plus_product(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a + b·c, in one call where torch has one."""
+def plus_product(a: Tensor, b: Tensor, c: Tensor, alpha: float = 1.0) -> Tensor:
+    """a + α b·c, in one call where torch has one."""
     if a.ndim == 2:
-        return torch.addmm(a, b, c)
-    return torch.baddbmm(a, b, c) if a.ndim == 3 else a + torch.matmul(b, c)
+        return torch.addmm(a, b, c, alpha=alpha)
+    return torch.baddbmm(a, b, c, alpha=alpha) if a.ndim == 3 else a.add(torch.matmul(b, c), alpha=alpha)
 
 
 def subtract_product_(a: Tensor, q: Tensor, small: Tensor, size: float = math.inf, tolerance: float = 0.0) -> None:
