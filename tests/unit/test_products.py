@@ -64,6 +64,11 @@ def test_a_turn_stays_orthogonal_whatever_its_length(turn, coarse, monkeypatch):
     assert error <= tolerance + 4 * torch.finfo(torch.float32).eps * turn**2
 
 
+def violation(q):
+    q = q if q.shape[0] >= q.shape[1] else q.mT
+    return float((q.mT @ q - torch.eye(q.shape[1], dtype=q.dtype)).abs().max())
+
+
 @pytest.mark.parametrize("shape", [(60, 60), (20, 60), (60, 20), (200, 200), (160, 300)], ids=str)
 @pytest.mark.parametrize(("word", "lr"), [("L", 1e-4), ("L", 1e-3), ("L", 0.05), ("OBA", 0.01), ("OBA", 0.1)])
 def test_single_precision_stays_within_a_millionth(word, lr, shape):
@@ -79,7 +84,7 @@ def test_single_precision_stays_within_a_millionth(word, lr, shape):
         for p, g in zip(params, gradients, strict=True):
             p.grad = g
         opt.step()
-        assert opt.residuals()[0] <= 1e-6
+        assert max(violation(p.detach().double()) for p in params) <= 1e-6
         assert word == "L" or opt.cotangencies()[0] <= 2e-6
 
 
