@@ -160,16 +160,21 @@ class Cell:
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
             self._fuser(self.skip, word, phase, force, numbers, noises, step, last, lasting=phase is self._phase)
             return
+        beat = (
+            step if self.params[0].dtype.itemsize >= 4 else 0
+        )  # half precision rounds so much that it must settle always
         try:
             if foreach is False:
                 for i in range(len(phase.q)):
                     one = fuse.cut(phase, force, numbers, noises, [i])
-                    run_unless(self.skip, self.space, word, *one, step, last)
+                    run_unless(self.skip, self.space, word, *one, beat, last)
             else:
-                run_unless(self.skip, self.space, word, phase, force, numbers, noises, step, last)
+                run_unless(self.skip, self.space, word, phase, force, numbers, noises, beat, last)
         except ProjectionError as error:
             if phase.p and self.space.loose is not self.space:
                 self.space.project_(phase, phase.p)  # as the drift that failed would have done
+                for p in phase.p:
+                    torch.nan_to_num_(p, 0.0, 0.0, 0.0)  # where a gradient was too large for its product
             raise ProjectionError(f"{', '.join(self.names)}: {error}") from None
 
 

@@ -41,6 +41,12 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], sav
                 for k in own.keys() | theirs.keys()
                 if k not in own or k not in theirs or own[k].shape != theirs[k].shape
             }
+            if wrong == {"momentum", "spin"}:
+                raise CheckpointError(
+                    f"group {number}: the checkpoint keeps the momentum of a square orthogonal weight of shape "
+                    f"{tuple(p.shape)} in other coordinates (an earlier version of holonom, or other iterations); "
+                    f"start from the weights alone"
+                )
             if wrong:
                 raise CheckpointError(
                     f"group {number}: state {sorted(wrong)} of a parameter of shape {tuple(p.shape)} is missing or has "

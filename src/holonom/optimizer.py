@@ -56,7 +56,8 @@ class Langevin(Optimizer):
             thermostat; a model trained alone with one of those seeds (0-dim) draws the same.
 
     In-place edits of a parameter between steps (loading weights, clamping) are taken up by the next
-    step: the parameter is landed on its manifold again and its momentum projected.
+    step: the parameter is landed on its manifold again and its momentum projected (that of a square orthogonal
+    weight, which is kept in the weight's own frame, turns with it).
     """
 
     _cells: list[list[Cell]] | None

@@ -7,7 +7,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
-from holonom.errors import CheckpointError, ConstraintError, SchemeError
+from holonom.errors import CheckpointError, ConstraintError, ProjectionError, SchemeError
 
 from .harness import parameter
 
@@ -195,3 +195,27 @@ def test_a_checkpoint_of_another_model_is_refused():
         optimizer().load_state_dict({"model": 1})
     with pytest.raises(CheckpointError, match="holonom did not write it"):
         optimizer().load_state_dict(torch.optim.SGD([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1).state_dict())
+
+
+def test_a_checkpoint_with_momenta_in_other_coordinates_says_so():
+    one, other = (Langevin([parameter(torch.eye(3).numpy())], 0.1, constraint=Orthogonal()) for _ in range(2))
+    saved = one.state_dict()
+    saved["state"][0]["momentum"] = saved["state"][0].pop("spin")
+    with pytest.raises(
+        CheckpointError, match=r"square orthogonal weight of shape \(3, 3\) in other coordinates.*weights alone"
+    ):
+        other.load_state_dict(saved)
+
+
+def test_a_gradient_too_large_for_its_product_does_no_lasting_harm():
+    w = torch.nn.Parameter(torch.linalg.qr(torch.arange(36.0).reshape(6, 6).sin()).Q)
+    opt = Langevin([w], 0.01, scheme="OBA", constraint=Orthogonal())
+    before = w.detach().clone()
+    w.grad = torch.full((6, 6), 3e38)
+    with pytest.raises(ProjectionError):
+        opt.step()
+    assert torch.equal(w, before)
+    assert bool(opt.state[w]["spin"].isfinite().all())
+    opt.scale_momenta_(0.0)
+    w.grad = torch.zeros(6, 6)
+    opt.step()

@@ -15,15 +15,15 @@ from .products import (
     gram,
     gram_error,
     longest_column,
-    plus_product,
     product_within,
     skew_gram,
     skew_part,
     subtract_product_,
 )
 
-_POLISH_EVERY = 16
-_LEAN = 32  # times as far as Q may be from the manifold, P may lean off its tangent space
+_POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step only get their turn, too
+_DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
+_LEAN = 64  # times as far as Q may be from the manifold after a drift, P may lean off its tangent space
 
 
 class Orthogonal(Constraint):
@@ -81,6 +81,8 @@ class Orthogonal(Constraint):
         self.tolerance = tolerance
         if iterations is not None:  # K iterations leave what they leave
             self.lost = 0.5
+        elif tolerance is not None:
+            self.lost = max(self.lost, 2 * tolerance)
         self._tangent = True
         self._loose = copy.copy(self)
         self._loose._tangent = False
@@ -158,8 +160,8 @@ class Orthogonal(Constraint):
                     torch.div(step, time, out=p)
                 if self._tangent and d is not None:
                     normal = divided(d.to(q.dtype), -time)
-                    size = torch.inf if q.is_cuda else longest_column(normal)
-                    subtract_product_(p, q, normal, size, _LEAN * tolerance)
+                    if q.is_cuda or longest_column(normal) > _LEAN * tolerance:
+                        subtract_product_(p, q, normal)
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         for q, z in zip(phase.q, step, strict=True):
@@ -177,7 +179,8 @@ class Orthogonal(Constraint):
     def _turn_(self, q: Tensor, skew: Tensor) -> None:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
         d = deviation(skew, None, True, self._tolerance(q))
-        q.copy_(plus_product(q, q, skew if d is None else skew.add_(d)))
+        # Not in one call: small products would be rounded at the size of Q after every term.
+        q.add_(torch.matmul(q, skew if d is None else skew.add_(d)))
 
     def _slide_(self, q: Tensor, step: Tensor, tolerance: float) -> Tensor | None:
         """Q ← Q + Z − QΛ; Z becomes what is added. Returns D."""
@@ -196,7 +199,7 @@ class Orthogonal(Constraint):
 
     def _tolerance(self, q: Tensor) -> float:
         """Of one step: what several leave adds up until :meth:`settle_` removes it."""
-        return torch.finfo(q.dtype).eps / 4 if self.tolerance is None else self.tolerance / _POLISH_EVERY
+        return torch.finfo(q.dtype).eps / 8 if self.tolerance is None else self.tolerance / _DRIFTS_BETWEEN
 
     def settle_(self, phase: Phase, step: int) -> None:
         """The solve trusts QᵀQ = I; one Newton–Schulz step now and then keeps its rounding from walking away."""
@@ -221,7 +224,9 @@ class Orthogonal(Constraint):
         return torch.stack([gram_error(q).abs().max() for q in blocks]).max()
 
     def holds(self, phase: Phase) -> bool:
-        return super().holds(phase) if self.iterations is None else bool(self.residual(phase) < self.lost)
+        if self.iterations is not None:
+            return bool(self.residual(phase) < self.lost)
+        return super().holds(phase) or (self.tolerance is not None and bool(self.residual(phase) <= 2 * self.tolerance))
 
     def cotangency(self, phase: Phase) -> Tensor:
         worst = []

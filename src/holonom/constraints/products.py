@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _COARSE = torch.bfloat16
-_COARSE_ERROR = 2.0**-7  # of a product, as a share of |aᵢ||bⱼ|: both factors rounded, and the result
+_COARSE_ERROR = 2.0**-6  # of a product, as a share of |aᵢ||bⱼ|: 2⁻⁸ for each factor and the result, and one to spare
 _COARSE_PAYS = 6_000_000  # multiplications, below which rounding the factors takes longer than it saves
 _LONG = 512  # side of a matrix whose transpose is better written out before it is subtracted
 
@@ -85,16 +85,14 @@ def plus_product(a: Tensor, b: Tensor, c: Tensor, alpha: float = 1.0) -> Tensor:
     return torch.baddbmm(a, b, c, alpha=alpha) if a.ndim == 3 else a.add(torch.matmul(b, c), alpha=alpha)
 
 
-def subtract_product_(a: Tensor, q: Tensor, small: Tensor, size: float = math.inf, tolerance: float = 0.0) -> None:
-    """a −= q·small to within ``tolerance``, see :func:`product_within`; in one call and without a copy if torch can."""
-    if q.ndim > 3 or size * _COARSE_ERROR <= tolerance:
-        product = product_within(q, small, size, tolerance)
-        if product is not None:
-            a.sub_(product)
-    elif q.ndim == 2:
+def subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
+    """a −= q·small, in one call and without a copy where torch has one."""
+    if q.ndim == 2:
         a.addmm_(q, small, alpha=-1)
-    else:
+    elif q.ndim == 3:
         a.baddbmm_(q, small, alpha=-1)
+    else:
+        a.sub_(torch.matmul(q, small))
 
 
 def longest_column(a: Tensor) -> float:

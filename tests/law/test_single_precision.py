@@ -1,0 +1,129 @@
+"""Orthogonal weights in few digits: how far they stay from the manifold, and how well they find their way."""
+
+import io
+
+import pytest
+import torch
+
+from holonom import Langevin
+from holonom.constraints import Orthogonal
+
+
+def weight(shape, seed=0, dtype=torch.float32):
+    q = torch.empty(shape, dtype=torch.float64)
+    torch.nn.init.orthogonal_(q, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.Parameter(q.to(dtype))
+
+
+def gradient(shape, size, seed=1):
+    g = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return g * (size / g.norm())
+
+
+def violation(q):
+    q = q.detach().double()
+    q = q if q.shape[0] >= q.shape[1] else q.mT
+    return float((q.mT @ q - torch.eye(q.shape[1], dtype=q.dtype)).abs().max())
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (9, 9), (60, 60), (20, 60), (60, 20), (200, 200), (160, 300)], ids=str)
+@pytest.mark.parametrize(
+    ("word", "lr"),
+    [("L", 1e-4), ("L", 1e-3), ("L", 0.05), ("OBA", 0.01), ("OBA", 0.1), ("BAOAB", 0.03), ("BAAOAAB", 0.03)],
+)
+def test_residuals_stay_within_a_millionth(word, lr, shape):
+    """In every regime: no correction, one in bfloat16 where the processor has it, one in full, several iterations."""
+    params = [weight(shape, seed) for seed in range(2)]
+    opt = Langevin(params, lr, scheme=word, constraint=Orthogonal())
+    gradients = [gradient(shape, 5 if min(shape) > 10 else 1, seed) for seed in range(2)]
+    for _ in range(150):
+        for p, g in zip(params, gradients, strict=True):
+            p.grad = g
+        opt.step()
+        assert max(map(violation, params)) <= 1e-6
+        assert word == "L" or opt.cotangencies()[0] <= 3e-6
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (9, 9), (300, 300), (260, 200)], ids=str)
+def test_the_way_is_that_of_double_precision(shape):
+    """Free motion, where nothing pulls back what rounding pushed off."""
+    ways = []
+    for dtype in (torch.float64, torch.float32):
+        q = weight(shape, dtype=dtype)
+        opt = Langevin([q], 0.01, scheme="BAB", friction=0.0, constraint=Orthogonal())
+        state = opt.state[q]
+        momentum = state["spin" if "spin" in state else "momentum"]
+        momentum.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
+        opt.project_()
+        start, length = q.detach().double().clone(), momentum.double().norm()
+        momentum.mul_(0.1 * shape[1] ** 0.5 / length)
+        for _ in range(200):
+            q.grad = torch.zeros_like(q)
+            opt.step()
+        ways.append((q.detach().double() - start, momentum.double()))
+    (exact, spin), (way, other) = ways
+    assert float((way - exact).norm() / exact.norm()) < 2e-5
+    assert float((other - spin).norm() / spin.norm()) < 5e-6
+
+
+def test_short_steps_are_not_lost_in_rounding():
+    """A small product added in one call is rounded after every term, and steps this short would vanish."""
+    exact, single = weight((9, 9), dtype=torch.float64), weight((9, 9))
+    for p in (exact, single):
+        opt = Langevin([p], 1e-4, scheme="L", constraint=Orthogonal())
+        start = p.detach().clone()
+        for _ in range(200):
+            p.grad = gradient((9, 9), 9).to(p.dtype)
+            opt.step()
+    moved = exact.detach() - start.double()
+    assert float((single.detach().double() - exact.detach()).norm() / moved.norm()) < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (30, 30), (60, 20)], ids=str)
+@pytest.mark.parametrize(("word", "lr"), [("L", 0.01), ("OBA", 0.03)])
+def test_half_precision_never_leaves_its_manifold(word, lr, shape):
+    q = weight(shape, dtype=torch.bfloat16)
+    opt = Langevin([q], lr, scheme=word, constraint=Orthogonal())
+    for seed in range(100):
+        q.grad = gradient(shape, 3, seed).bfloat16()
+        opt.step()
+        opt.check()
+
+
+@pytest.mark.parametrize("every", [2, 5, 16])
+def test_weights_that_move_now_and_then_are_polished_too(every):
+    q = weight((20, 20))
+    opt = Langevin([q], 1e-3, scheme="L", constraint=Orthogonal())
+    turn = torch.randn(20, 20, generator=torch.Generator().manual_seed(3))
+    turn = (turn - turn.mT) * (0.1 / (turn - turn.mT).norm(dim=-1).max())
+    for step in range(600 * every):
+        q.grad = q.detach() @ turn if step % every == 1 else None
+        if step % every == 1:
+            opt.step()
+        else:
+            opt.param_groups[0]["step"] += 1  # as a group whose other weights move
+    assert violation(q) <= 2e-6
+
+
+@pytest.mark.parametrize("word", ["L", "BAB", "BAOAB", "BAAOAAB"])
+def test_a_tolerance_is_kept_by_every_word_and_a_checkpoint_goes_on(word):
+    tolerance = 1e-3
+    q = weight((20, 20))
+    opt = Langevin([q], 0.02, scheme=word, constraint=Orthogonal(tolerance=tolerance))
+    for seed in range(40):
+        q.grad = gradient((20, 20), 0.4, seed)
+        opt.step()
+        assert violation(q) <= tolerance
+    buffer = io.BytesIO()
+    torch.save([q.detach(), opt.state_dict()], buffer)
+    buffer.seek(0)
+    saved, state = torch.load(buffer, weights_only=True)
+    other = weight((20, 20))
+    resumed = Langevin([other], 0.02, scheme=word, constraint=Orthogonal(tolerance=tolerance))
+    resumed.load_state_dict(state)
+    with torch.no_grad():
+        other.copy_(saved)
+    for p, optimizer in ((q, opt), (other, resumed)):
+        p.grad = gradient((20, 20), 0.4, 99)
+        optimizer.step()
+    assert torch.equal(q, other)
