@@ -41,7 +41,7 @@ def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: floa
     d = start.sub(_quadratic(start, skew, square, first, tolerance), alpha=0.5)
     if first * share <= tolerance:
         return d
-    floor = torch.finfo(d.dtype).eps * (size + rate) / 4  # rounding leaves this much whatever is asked for
+    floor = torch.finfo(d.dtype).eps * (size + rate)  # rounding leaves this much whatever is asked for
     for _ in range(_MOST_ITERATIONS):
         correction = _violation(start, d, skew, square, first, tolerance)
         error = largest_entry(correction)
