@@ -58,6 +58,15 @@ def circle(quick: bool) -> list[Section]:
             ours.holonom("BAOAB τ=0, not compiled", problem, 0.01, fuse=False, **common),
             ours.holonom("BAOAB τ=1e-4, fused", problem, 0.01, fuse=True, temperature=1e-4, **common),
             ours.holonom("BAOAB τ=1e-4, not compiled", problem, 0.01, fuse=False, temperature=1e-4, **common),
+            ours.holonom(
+                "BAOAB τ=1e-4, fused, seed a tensor",
+                problem,
+                0.01,
+                fuse=True,
+                temperature=1e-4,
+                seed=torch.tensor(0),
+                **common,
+            ),
             ours.normals(problem),
         ]
         sections.append(Section(f"circle, {size} parameters", ours.sgd(problem), contenders))
@@ -176,17 +185,19 @@ def sampling(quick: bool) -> list[Section]:
 
         return Contender(name, role, build)
 
-    def langevin(scheme: str, fuse: bool) -> Contender:
-        name = f"{scheme} τ=1e-4, {'fused' if fuse else 'not compiled'}"
-        return trained(
-            name, "holonom", lambda params: Langevin(params, 1e-3, scheme=scheme, temperature=1e-4, fuse=fuse).step
-        )
+    def langevin(scheme: str, fuse: bool, counter: bool = False) -> Contender:
+        name = f"{scheme} τ=1e-4, {'seed a tensor, ' if counter else ''}{'fused' if fuse else 'not compiled'}"
+        options: dict[str, Any] = {"scheme": scheme, "temperature": 1e-4, "fuse": fuse}
+        if counter:
+            options["seed"] = torch.tensor(0)
+        return trained(name, "holonom", lambda params: Langevin(params, 1e-3, **options).step)
 
     baseline = trained(
         "torch SGD and the gradient", "baseline",
         lambda params: torch.optim.SGD(params, lr=1e-3, momentum=0.9, foreach=True).step,
     )  # fmt: skip
     contenders = [langevin(scheme, fuse) for scheme in ("L", "BAOAB") for fuse in (True, False)]
+    contenders += [langevin(scheme, fuse=True, counter=True) for scheme in ("L", "BAOAB")]
     contenders += [peers.posteriors_sampler(problem, kind, 1e-3, 1e-4) for kind in ("sgld", "baoa")]
     contenders += [trained("the gradient alone", "floor", lambda params: lambda: None), ours.normals(problem)]
     return [Section(f"sampling with gradient, {size} parameters", baseline, contenders)]

@@ -53,7 +53,9 @@ class Langevin(Optimizer):
             once a run has moved enough weights for the compiler's time to have paid.
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
-            thermostat; a model trained alone with one of those seeds (0-dim) draws the same.
+            thermostat; a model trained alone with one of those seeds (0-dim) draws the same. Tensors draw from a
+            counter-based generator that compiles: with ``fuse=True`` a noisy step on a CPU takes a third of the
+            time it takes with an int, uncompiled several times as long.
 
     In-place edits of a parameter between steps (loading weights, clamping) are taken up by the next
     step: the parameter is landed on its manifold again and its momentum projected (that of a square orthogonal
