@@ -1,7 +1,7 @@
 """One short in-place function per letter, the numbers it needs, and the table of both.
 
 A flow moves one phase along one part of the dynamics. It knows nothing of constraints beyond the
-three verbs every space has (``kick_``, ``project_``, ``drift_``; ``euler_`` for overdamped steps),
+three verbs every space has (``kick_``, ``project_``, ``drift_``; ``descend_`` for overdamped steps),
 so adding a letter is one function here and one row of the table.
 """
 
@@ -53,10 +53,7 @@ def damp_and_diffuse(space: Constraint, phase: Phase, force: Tensors, numbers: N
 def overdamped(space: Constraint, phase: Phase, force: Tensors, numbers: Numbers, noise: Tensors) -> None:
     """q ← the manifold's point for q − h∇L + √(2τh) R."""
     h, amplitude = numbers
-    step = scaled(force, -h) + [torch.zeros_like(x) for x in phase.slack]
-    if noise:
-        add_scaled_(step, noise, amplitude)
-    space.euler_(phase, step)
+    space.descend_(phase, force, h, noise, amplitude)
 
 
 def overdamped_averaged(space: Constraint, phase: Phase, force: Tensors, numbers: Numbers, noise: Tensors) -> None:

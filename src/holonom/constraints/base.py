@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, add_scaled_
+from ..lists import Scalar, Tensors, add_scaled_, scaled
 
 MOMENTA = ("momentum", "spin")
 VIEWS = (None, "conv", "batch", "batch conv")
@@ -116,8 +116,15 @@ class Constraint:
         ``step`` counts the group's steps, for work that is needed only now and then.
         """
 
+    def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
+        """L: q ← the manifold's point for q − h·force + amplitude·noise."""
+        step = scaled(force, -h) + [torch.zeros_like(x) for x in phase.slack]
+        if noise:
+            add_scaled_(step, noise, amplitude)
+        self.euler_(phase, step)
+
     def euler_(self, phase: Phase, step: Tensors) -> None:
-        """L: q ← the manifold's point for q + step, where ``step`` matches ``phase.ambient``."""
+        """q ← the manifold's point for q + step, where ``step`` matches ``phase.ambient``."""
         add_scaled_(phase.q, step, 1.0)
 
     def residual(self, phase: Phase) -> Tensor:

@@ -16,6 +16,8 @@ from .products import (
     gram_error,
     longest_column,
     product_within,
+    scaled_less_product,
+    scaled_product,
     skew_gram,
     skew_part,
     subtract_product_,
@@ -149,10 +151,11 @@ class Orthogonal(Constraint):
                 q.copy_(moved)
                 _project_(q, p)
             else:
-                step = time * p
                 tolerance = self._tolerance(q)
                 shortest = 1.0 if q.is_cuda else float(torch.as_tensor(h).min())
-                d = self._slide_(q, step, tolerance * min(1.0, _LEAN * shortest))  # what it leaves enters P over h
+                z, scale = (time * p, 1.0) if isinstance(time, Tensor) else (p, time)
+                # What the solve leaves enters P divided by h.
+                step, d = self._slide_(q, z, scale, tolerance * min(1.0, _LEAN * shortest))
                 # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
                 if isinstance(time, Tensor):
                     p.copy_(divided(step, time, p))
@@ -163,18 +166,30 @@ class Orthogonal(Constraint):
                     if q.is_cuda or longest_column(normal) > _LEAN * tolerance:
                         subtract_product_(p, q, normal)
 
+    def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
+        if noise or isinstance(h, Tensor) or self.iterations is not None:
+            super().descend_(phase, force, h, noise, amplitude)
+            return
+        for q, g in zip(phase.q, force, strict=True):
+            self._move_(q, g, -h)
+
     def euler_(self, phase: Phase, step: Tensors) -> None:
         for q, z in zip(phase.q, step, strict=True):
             if self.iterations is not None:
                 q.copy_(self._iterate(q, q + z))
-            elif _square(q):
-                self._turn_(q, skew_gram(q, z))
             else:
-                self._slide_(q, z, self._tolerance(q))
+                self._move_(q, z, 1.0)
 
     def _turns(self, q: Tensor) -> bool:
         """Whether momenta are kept in the weight's own frame."""
         return self.iterations is None and _square(q)
+
+    def _move_(self, q: Tensor, z: Tensor, scale: float) -> None:
+        """Q ← Q + cZ − QΛ."""
+        if _square(q):
+            self._turn_(q, skew_gram(q, z, scale))
+        else:
+            self._slide_(q, z, scale, self._tolerance(q))
 
     def _turn_(self, q: Tensor, skew: Tensor) -> None:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
@@ -182,20 +197,21 @@ class Orthogonal(Constraint):
         # Not in one call: small products would be rounded at the size of Q after every term.
         q.add_(torch.matmul(q, skew if d is None else skew.add_(d)))
 
-    def _slide_(self, q: Tensor, step: Tensor, tolerance: float) -> Tensor | None:
-        """Q ← Q + Z − QΛ; Z becomes what is added. Returns D."""
-        y = gram(q, step)
-        size = torch.inf if q.is_cuda else longest_column(step) ** 2
-        excess = product_within(step.mT, step, size, tolerance)
+    def _slide_(self, q: Tensor, z: Tensor, scale: float, tolerance: float) -> tuple[Tensor, Tensor | None]:
+        """Q ← Q + cZ − QΛ. Returns what was added, and D."""
+        y = scaled_product(q.mT, z, scale)
+        size = torch.inf if q.is_cuda else (scale * longest_column(z)) ** 2
+        excess = product_within(z.mT, z, size, tolerance)  # that is, within it once scaled
         if excess is not None:
             within = product_within(y.mT, y, size, tolerance)
-            excess = excess if within is None else excess.to(q.dtype).sub_(within)
+            excess = excess.to(q.dtype).mul_(scale**2)
+            excess = excess if within is None else excess.sub_(within)
         skew = skew_part(y)
         d = deviation(skew, excess, False, tolerance)
         multiplier = y.sub_(skew)
-        subtract_product_(step, q, multiplier if d is None else multiplier.sub_(d))
+        step = scaled_less_product(z, scale, q, multiplier if d is None else multiplier.sub_(d))
         q.add_(step)
-        return d
+        return step, d
 
     def _tolerance(self, q: Tensor) -> float:
         """Of one step: what several leave adds up until :meth:`settle_` removes it."""

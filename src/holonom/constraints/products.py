@@ -24,7 +24,7 @@ def product_within(a: Tensor, b: Tensor, size: float, tolerance: float) -> Tenso
         return None
     if size * _COARSE_ERROR <= tolerance and coarse_is_faster(a, b):
         a, b = _rounded(a, b)
-    if a.stride(-2) == 1 and b.shape[-1] > 1:  # so that the product lies in memory as its first factor does
+    if a.stride(-2) == 1 and a.stride(-1) != 1:  # so that the product lies in memory as its first factor does
         return torch.matmul(b.mT, a.mT).mT
     return torch.matmul(a, b)
 
@@ -65,13 +65,17 @@ def skew_part(y: Tensor) -> Tensor:
     return _less_transpose(y).mul_(0.5)
 
 
-def skew_gram(a: Tensor, b: Tensor) -> Tensor:
-    """(AᵀB − BᵀA)/2."""
+def skew_gram(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
+    """c·(AᵀB − BᵀA)/2."""
+    return _less_transpose(scaled_product(a.mT, b, scale / 2))
+
+
+def scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """c·A·B, scaled on its way to memory where torch can."""
     if a.ndim > 3:
-        return skew_part(gram(a, b))
-    # The product is halved on its way to memory.
+        return torch.matmul(a, b).mul_(scale)
     join = torch.addmm if a.ndim == 2 else torch.baddbmm
-    return _less_transpose(join(a.new_empty(1), a.mT, b, beta=0, alpha=0.5))
+    return join(a.new_empty(1), a, b, beta=0, alpha=scale)
 
 
 def _less_transpose(y: Tensor) -> Tensor:
@@ -83,6 +87,16 @@ def plus_product(a: Tensor, b: Tensor, c: Tensor, alpha: float = 1.0) -> Tensor:
     if a.ndim == 2:
         return torch.addmm(a, b, c, alpha=alpha)
     return torch.baddbmm(a, b, c, alpha=alpha) if a.ndim == 3 else a.add(torch.matmul(b, c), alpha=alpha)
+
+
+def scaled_less_product(z: Tensor, scale: float, a: Tensor, b: Tensor) -> Tensor:
+    """c·Z − A·B, in one call where torch has one, lying in memory as Z does."""
+    if z.stride(-2) == 1 and z.stride(-1) != 1:
+        return scaled_less_product(z.mT, scale, b.mT, a.mT).mT
+    if a.ndim > 3:
+        return (scale * z).sub_(torch.matmul(a, b))
+    join = torch.addmm if a.ndim == 2 else torch.baddbmm
+    return join(z, a, b, beta=scale, alpha=-1)
 
 
 def subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
