@@ -12,6 +12,7 @@ from ..lists import Scalar, Tensors, add_scaled_, divided, spread
 from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_view
 from .deviation import deviation
 from .products import (
+    exact_gram_error,
     gram,
     gram_error,
     longest_column,
@@ -222,7 +223,7 @@ class Orthogonal(Constraint):
         if self.iterations is not None or step % _POLISH_EVERY:
             return
         for q in phase.q:
-            error = gram_error(q)
+            error = exact_gram_error(q)
             size = torch.inf if q.is_cuda else longest_column(error)
             change = product_within(q, error, size, self._tolerance(q))
             if change is not None:
@@ -237,7 +238,7 @@ class Orthogonal(Constraint):
 
     def residual(self, phase: Phase) -> Tensor:
         blocks = [q.float() if q.dtype.itemsize < 4 else q for q in phase.q]
-        return torch.stack([gram_error(q).abs().max() for q in blocks]).max()
+        return torch.stack([exact_gram_error(q).abs().max() for q in blocks]).max()
 
     def holds(self, phase: Phase) -> bool:
         if self.iterations is not None:
