@@ -127,3 +127,22 @@ def test_a_tolerance_is_kept_by_every_word_and_a_checkpoint_goes_on(word):
         p.grad = gradient((20, 20), 0.4, 99)
         optimizer.step()
     assert torch.equal(q, other)
+
+
+@pytest.mark.parametrize("word", ["L", "OBA", "BAOAB"])
+@pytest.mark.parametrize("shape", [(60, 10), (10, 60), (10, 10), (3, 20, 8)], ids=str)
+@pytest.mark.parametrize("rate", [0.1, 0.5, -0.5])
+def test_a_force_across_the_manifold_does_not_push_weights_off(rate, shape, word):
+    """Along QS, S symmetric, errors of QᵀQ = I would grow at every step. Random gradients have little of that."""
+    space = Orthogonal("batch" if len(shape) > 2 else None)
+    q = torch.nn.Parameter(torch.empty(shape))
+    for matrix in q.detach().reshape(-1, *shape[-2:]):
+        torch.nn.init.orthogonal_(matrix, generator=torch.Generator().manual_seed(0))
+    lr = abs(rate) if word == "L" else abs(rate) ** 0.5
+    opt = Langevin([q], lr, scheme=word, friction=1.0, constraint=space)
+    stiffness = torch.linspace(1, 1.1, shape[-2])[:, None]
+    for _ in range(150):
+        q.grad = stiffness * q.detach() * (1 if rate > 0 else -1)
+        opt.step()
+        assert opt.residuals()[0] <= 1e-6
+        assert word == "L" or opt.cotangencies()[0] <= 1e-5

@@ -219,3 +219,45 @@ def test_a_gradient_too_large_for_its_product_does_no_lasting_harm():
     opt.scale_momenta_(0.0)
     w.grad = torch.zeros(6, 6)
     opt.step()
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (6, 4)])
+@pytest.mark.parametrize("word", ["L", "OBA"])
+@pytest.mark.parametrize("size", [1e60, 1e100, 1e160, 1e300])
+def test_a_gradient_out_of_range_is_a_projection_without_a_root(shape, word, size):
+    w = torch.nn.Parameter(
+        torch.linalg.qr(torch.arange(36.0, dtype=torch.float64).reshape(6, 6).sin()).Q[:, : shape[1]]
+    )
+    opt = Langevin([w], 0.01, scheme=word, constraint=Orthogonal())
+    before = w.detach().clone()
+    w.grad = size * torch.ones_like(w).cumsum(0).cos()
+    with pytest.raises(ProjectionError, match="parameter 0"):
+        opt.step()
+    assert torch.equal(w, before)
+
+
+@pytest.mark.parametrize(("size", "lr"), [(1e20, 1e-21), (1e29, 1e-30), (1e-20, 1e19)])
+@pytest.mark.parametrize("shape", [(6, 6), (6, 4)])
+def test_sizes_far_from_one_may_make_an_ordinary_step(shape, size, lr):
+    start = torch.linalg.qr(torch.arange(36.0).reshape(6, 6).sin()).Q[:, : shape[1]].contiguous()
+    ends = []
+    for factor in (1.0, size):
+        w = torch.nn.Parameter(start.clone())
+        opt = Langevin([w], lr * size / factor, scheme="L", constraint=Orthogonal())
+        for _ in range(3):
+            w.grad = factor * torch.ones_like(w).cumsum(0).cos()
+            opt.step()
+        ends.append(w.detach())
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [1e-12, 1e-46, 1e-200, 5e-324])
+@pytest.mark.parametrize("word", ["L", "OBA", "BAOAB"])
+def test_rates_below_the_range_of_the_weights_change_nothing(word, lr):
+    w = torch.nn.Parameter(torch.linalg.qr(torch.arange(24.0).reshape(6, 4).sin()).Q)
+    opt = Langevin([w], lr, scheme=word, constraint=Orthogonal())
+    before = w.detach().clone()
+    for _ in range(3):
+        w.grad = torch.ones_like(w)
+        opt.step()
+    torch.testing.assert_close(w.detach(), before, rtol=0, atol=1e-6)

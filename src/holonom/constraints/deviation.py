@@ -30,7 +30,7 @@ def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: floa
     squared = product_within(skew, skew, turn * turn, tolerance)
     if squared is None and excess is None:
         return None
-    if square and squared is not None and (rate * turn / 2) ** 2 <= tolerance:
+    if square and squared is not None and rate * turn * rate * turn / 4 <= tolerance:
         return squared.mul_(0.5)
     start = _start(squared, excess, skew.dtype)
     length, size = longest_and_norm(start)

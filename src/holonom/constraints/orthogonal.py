@@ -26,6 +26,7 @@ from .products import (
 
 _POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step only get their turn, too
 _DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
+_NORMAL = 0.03  # of a step along QS, S symmetric: it makes an error of QᵀQ = I grow by 1 + 2|S| between polishes
 _LEAN = 64  # times as far as Q may be from the manifold after a drift, P may lean off its tangent space
 
 
@@ -87,15 +88,17 @@ class Orthogonal(Constraint):
         elif tolerance is not None:
             self.lost = max(self.lost, 2 * tolerance)
         self._tangent = True
-        self._loose = copy.copy(self)
-        self._loose._tangent = False
 
     def __repr__(self) -> str:
         return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
 
     @property
     def loose(self) -> Constraint:
-        return self._loose if self.iterations is None else self  # unconverged, it matters where one starts
+        if self.iterations is not None or not self._tangent:  # unconverged, it matters where one starts
+            return self
+        other = copy.copy(self)
+        other._tangent = False
+        return other
 
     def momentum_name(self, q: Tensor) -> str:
         return "spin" if self._turns(self.view(q)) else "momentum"
@@ -145,6 +148,8 @@ class Orthogonal(Constraint):
             time = spread(h, q) if isinstance(h, Tensor) else h
             if self._turns(q):
                 self._turn_(q, time * p)
+            elif isinstance(time, float) and time < torch.finfo(q.dtype).tiny:  # nor could P be divided by it
+                _project_(q, p)
             elif self.iterations is not None:
                 start = q + time * p
                 moved = self._iterate(q, start)
@@ -200,17 +205,26 @@ class Orthogonal(Constraint):
 
     def _slide_(self, q: Tensor, z: Tensor, scale: float, tolerance: float) -> tuple[Tensor, Tensor | None]:
         """Q ← Q + cZ − QΛ. Returns what was added, and D."""
+        longest = 1.0 if q.is_cuda else longest_column(z)
+        if not 1e-15 < longest < 1e15:  # squares would leave the range of the numbers
+            z, scale, longest = scale * z, 1.0, abs(scale) * longest
         y = scaled_product(q.mT, z, scale)
-        size = torch.inf if q.is_cuda else (scale * longest_column(z)) ** 2
+        skew = skew_part(y)
+        symmetric = y - skew
+        if q.is_cuda or not longest_column(symmetric) <= _NORMAL:
+            z, scale = scaled_less_product(z, scale, q, symmetric), 1.0
+            longest = 1.0 if q.is_cuda else longest_column(z)
+            y = gram(q, z)
+            skew = skew_part(y)
+            symmetric = y - skew
+        size = torch.inf if q.is_cuda else scale * longest * scale * longest
         excess = product_within(z.mT, z, size, tolerance)  # that is, within it once scaled
         if excess is not None:
             within = product_within(y.mT, y, size, tolerance)
-            excess = excess.to(q.dtype).mul_(scale**2)
+            excess = excess.to(q.dtype).mul_(scale * scale)
             excess = excess if within is None else excess.sub_(within)
-        skew = skew_part(y)
         d = deviation(skew, excess, False, tolerance)
-        multiplier = y.sub_(skew)
-        step = scaled_less_product(z, scale, q, multiplier if d is None else multiplier.sub_(d))
+        step = scaled_less_product(z, scale, q, symmetric if d is None else symmetric.sub_(d))
         q.add_(step)
         return step, d
 
