@@ -160,9 +160,8 @@ class Cell:
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
             self._fuser(self.skip, word, phase, force, numbers, noises, step, last, lasting=phase is self._phase)
             return
-        beat = (
-            step if self.params[0].dtype.itemsize >= 4 else 0
-        )  # half precision rounds so much that it must settle always
+        # Half precision rounds so much that what is done now and then must be done always.
+        beat = step if self.params[0].dtype.itemsize >= 4 else 0
         try:
             if foreach is False:
                 for i in range(len(phase.q)):

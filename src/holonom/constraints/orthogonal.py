@@ -208,15 +208,11 @@ class Orthogonal(Constraint):
         longest = 1.0 if q.is_cuda else longest_column(z)
         if not 1e-15 < longest < 1e15:  # squares would leave the range of the numbers
             z, scale, longest = scale * z, 1.0, abs(scale) * longest
-        y = scaled_product(q.mT, z, scale)
-        skew = skew_part(y)
-        symmetric = y - skew
+        y, skew, symmetric = _split(q, z, scale)
         if q.is_cuda or not longest_column(symmetric) <= _NORMAL:
             z, scale = scaled_less_product(z, scale, q, symmetric), 1.0
             longest = 1.0 if q.is_cuda else longest_column(z)
-            y = gram(q, z)
-            skew = skew_part(y)
-            symmetric = y - skew
+            y, skew, symmetric = _split(q, z, scale)
         size = torch.inf if q.is_cuda else scale * longest * scale * longest
         excess = product_within(z.mT, z, size, tolerance)  # that is, within it once scaled
         if excess is not None:
@@ -274,6 +270,13 @@ class Orthogonal(Constraint):
 
 def _square(q: Tensor) -> bool:
     return q.shape[-2] == q.shape[-1]
+
+
+def _split(q: Tensor, z: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """cQᵀZ, its skew and its symmetric part."""
+    y = scaled_product(q.mT, z, scale)
+    skew = skew_part(y)
+    return y, skew, y - skew
 
 
 def _project_(q: Tensor, p: Tensor) -> None:
