@@ -100,7 +100,7 @@ def run_program(
     how = (group["foreach"], group["fuse"])
     seed = group["seed"]
     clock = anchor["clock"] if isinstance(seed, Tensor) else group["step"]
-    step = 0 if _repeated() else group["step"]
+    step = 0 if _repeated(work[0].cell) else group["step"]
     draw = 0 if ends_step else -len(program)  # a debt's noise is not that of the step that follows
     forces = [part.force(own, group) for part, own in zip(work, gradients, strict=True)]
     segments = _segments(program)
@@ -122,11 +122,11 @@ def run_program(
         part.write_back()
 
 
-def _repeated() -> bool:
+def _repeated(cell: Cell) -> bool:
     """Whether this step is being recorded or compiled for all later ones: what is done now and then is done in each."""
     if torch.compiler.is_compiling():
         return True
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return cell.params[0].is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class Work:

@@ -83,8 +83,8 @@ class Fuser:
             draws = [_picked(xs, pack.where, count) for xs in noises]
             if pack.flat and not per_replica:
                 part = pack.flat
-                pulls = [x.reshape(-1) for x in pulls]
-                draws = [[x.reshape(-1) for x in xs] for xs in draws]
+                pulls = _flat(pulls)
+                draws = [_flat(xs) for xs in draws]
             kernel, key = self._kernel(word, last, pack, draws, skip is not None, len(packs))
             if kernel is not None:
                 try:
@@ -179,7 +179,7 @@ def compiler_options(elementwise: bool = True) -> dict[str, Any]:
     """How to compile, in the terms of the compilers that know them."""
     from torch._inductor import config
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"size_asserts": False}  # asked before every call, of tensors that were asked already
     # Fused multiply-adds: a step is bound by arithmetic, then memory.
     if hasattr(config.cpp, "enable_floating_point_contract_flag"):
         options["cpp.enable_floating_point_contract_flag"] = "fast"
@@ -216,6 +216,10 @@ def cut(
     count = len(phase.q)
     part = Phase(*(_picked(xs, where, count) for xs in phase))
     return part, _picked(force, where, count), numbers, [_picked(xs, where, count) for xs in noises]
+
+
+def _flat(xs: Tensors) -> Tensors:
+    return [x if x.ndim == 1 else x.reshape(-1) for x in xs]
 
 
 def _picked(xs: Tensors, where: list[int], count: int) -> Tensors:

@@ -22,15 +22,6 @@ from .errors import NonFiniteGradientError
 _SMALL = 65_536  # entries below which a sum is faster than the extremes, which read memory faster
 
 
-def refuse_sparse(cell: Cell) -> None:
-    for p, name in zip(cell.params, cell.names, strict=True):
-        if p.grad is not None and p.grad.layout != torch.strided:
-            raise RuntimeError(
-                f"{name} has a {p.grad.layout} gradient; momenta and constraints need all entries. "
-                f"Build the embedding with sparse=False, or give that parameter to another optimizer."
-            )
-
-
 @contextmanager
 def guarded(
     active: list[list[Cell]],

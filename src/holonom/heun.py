@@ -43,5 +43,5 @@ class HeunLangevin(Langevin):
             assert p.grad is not None
             sign = -1.0 if group["maximize"] else 1.0
             p.add_((p.grad - first) * (-0.5 * sign * group["lr"]))
-        self._note_versions(p for p, _, _ in corrected)
+        self._ledger.note(p for p, _, _ in corrected)
         return loss

@@ -16,6 +16,8 @@ from . import checkpoint, engine, groups, guard, heap, hyper
 from .cell import Cell
 from .constraints.base import Constraint
 from .errors import NonFiniteGradientError, ProjectionError
+from .hooks import heard_if_asked
+from .ledger import Ledger
 from .lists import scale_
 from .observe import Phases, kinetic_temperature, worst
 from .table import routing_table
@@ -146,7 +148,7 @@ class Langevin(Optimizer):
             raise
         self._spaces.append(space)
         self._cells = None
-        self._note_made(group["params"])
+        self._ledger.enter(group["params"])
         if self._landings is None:
             groups.warn_landed(landings, stacklevel=4)
         else:
@@ -154,10 +156,9 @@ class Langevin(Optimizer):
 
     def _reset_caches(self) -> None:
         self._cells = None
-        self._versions: dict[int, int] = {}  # by id: a tensor's own hash takes longer
-        self._made: dict[int, tuple[Any, ...]] = {}
+        self._ledger = Ledger()
         for group in self.param_groups:
-            self._note_made(group["params"])
+            self._ledger.enter(group["params"])
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
 
@@ -184,6 +185,7 @@ class Langevin(Optimizer):
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
+    @heard_if_asked
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step of every group's word, from the gradients at the present positions."""
@@ -195,7 +197,7 @@ class Langevin(Optimizer):
         with self._guarded(active):
             for group, cells in zip(self.param_groups, active, strict=True):
                 engine.advance(group, cells, self.state)
-        self._note_versions(p for cells in active for cell in cells for p in cell.params)
+        self._ledger.note(p for cells in active for cell in cells for p in cell.params)
         return loss
 
     @torch.no_grad()
@@ -233,40 +235,8 @@ class Langevin(Optimizer):
             )
         for group, cells in zip(self.param_groups, active, strict=True):
             for cell in cells:
-                guard.refuse_sparse(cell)
-                self._refuse_moved(cell)
-                self._take_up_edits(group, cell)
+                self._ledger.inspect(cell, self.state, fresh=not group["step"])
         return active
-
-    def _take_up_edits(self, group: dict[str, Any], cell: Cell) -> None:
-        for p, name in zip(cell.params, cell.names, strict=True):
-            if p._version != self._versions[id(p)]:
-                # Before the first step the state is what the weights say; later only if it contradicts them.
-                groups.take_up_edit(cell.space, p, name, self.state, force=not group["step"])
-                self._note_versions([p])
-
-    def _refuse_moved(self, cell: Cell) -> None:
-        """model.to() leaves the state behind, and a new memory layout may no longer be viewed as blocks."""
-        for p, name in zip(cell.params, cell.names, strict=True):
-            dtype, device, stride = self._made[id(p)]
-            if p.dtype != dtype or p.device != device:
-                raise RuntimeError(
-                    f"{name} was {dtype} on {device} when the optimizer was built and is {p.dtype} on {p.device} now: "
-                    f"convert or move the model first, then build the optimizer (and load this one's state_dict())"
-                )
-            if p.stride() != stride:
-                cell.space.check(p.detach(), name)
-                self._note_made([p])
-
-    def _note_versions(self, params: Iterable[Tensor]) -> None:
-        """Remember torch's version counters, which tell in-place edits from the optimizer's own writes."""
-        for p in params:
-            self._versions[id(p)] = p._version
-
-    def _note_made(self, params: Iterable[Tensor]) -> None:
-        for p in params:
-            self._made[id(p)] = (p.dtype, p.device, p.stride())
-            self._versions[id(p)] = p._version
 
     def _guarded(self, active: list[list[Cell]]) -> Any:
         step = max((g["step"] for g in self.param_groups), default=0)
@@ -332,7 +302,7 @@ class Langevin(Optimizer):
         for group, space in zip(self.param_groups, self._spaces, strict=True):
             for p in group["params"]:
                 groups.take_up_edit(space, p, "a parameter", self.state, force=True)
-                self._note_versions([p])
+                self._ledger.note([p])
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
@@ -363,7 +333,7 @@ class Langevin(Optimizer):
         """Tell the host about steps that ran as replays of a captured graph, which runs no Python."""
         for group in self.param_groups:
             group["step"] += steps
-        self._note_versions(p for group in self.param_groups for p in group["params"])
+        self._ledger.note(p for group in self.param_groups for p in group["params"])
 
     # ── torch's contract ─────────────────────────────────────────────────────────────────────────
 
@@ -372,7 +342,8 @@ class Langevin(Optimizer):
         """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
         for group, cells in zip(self.param_groups, self._all_cells(), strict=True):
             for cell in cells:
-                self._take_up_edits(group, cell)
+                for p, name in zip(cell.params, cell.names, strict=True):
+                    self._ledger.take_up(cell.space, p, name, self.state, fresh=not group["step"])
 
     def state_dict(self) -> dict[str, Any]:
         self._warn_skipped()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from holonom import Langevin
 from holonom.constraints import Circle, Orthogonal
@@ -159,6 +160,42 @@ def test_step_hooks_run_before_and_after():
     after.remove()
     train(net, opt, 1)
     assert len(seen) == 2
+
+
+def test_hooks_of_all_optimizers_run():
+    net, opt = build(Case("BAOAB", "free"))
+    seen = []
+    hooks = [
+        register_optimizer_step_pre_hook(lambda o, args, kwargs: seen.append("before")),
+        register_optimizer_step_post_hook(lambda o, args, kwargs: seen.append("after")),
+    ]
+    train(net, opt, 1)
+    for hook in hooks:
+        hook.remove()
+    train(net, opt, 1)
+    assert seen == ["before", "after"]
+
+
+def test_a_step_that_calls_its_parents_runs_hooks_once():
+    class Counted(Langevin):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    build(Case("BAOAB", "free"))  # torch prepares a class when its first optimizer is built
+    net = Net()
+    opt = Counted(net.parameters(), 0.1)
+    seen = []
+    opt.register_step_pre_hook(lambda o, args, kwargs: seen.append("before"))
+    train(net, opt, 1)
+    assert seen == ["before"]
+
+
+def test_a_profiler_sees_the_step():
+    net, opt = build(Case("BAOAB", "free"))
+    train(net, opt, 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        opt.step()
+    assert "Optimizer.step#Langevin.step" in {event.key for event in profile.key_averages()}
 
 
 def test_the_printed_optimizer_shows_word_program_space_numbers_and_parameters():

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import engine, guard, hyper
+from .. import engine, hyper
 from ..cell import Cell
 from ..errors import SchemeError
 from ..optimizer import Langevin
@@ -73,13 +73,11 @@ class MultirateLangevin(Langevin, Clock):
         ]
         for group, cells in moving:
             for cell in cells:
-                guard.refuse_sparse(cell)
-                self._refuse_moved(cell)
-                self._take_up_edits(group, cell)
+                self._ledger.inspect(cell, self.state, fresh=not group["step"])
         with self._guarded([cells for group, cells in moving if is_due(group)]):
             for group, cells in moving:
                 advance(group, cells, self.state)
-        self._note_versions(p for _, cells in moving for cell in cells for p in cell.params)
+        self._ledger.note(p for _, cells in moving for cell in cells for p in cell.params)
 
     def _moving_cells(self, group: Group, cells: list[Cell]) -> list[Cell]:
         moving = {id(p) for p in self._moving(group)}
