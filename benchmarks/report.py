@@ -48,6 +48,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),
         "device": torch.cuda.get_device_name() if Problem.device != "cpu" else "cpu",
+        "before a step": "a forward and a backward pass" if Problem.training else "another step",
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -30,14 +31,46 @@ def resnet34_shapes(classes: int = 10, stem: int = 3) -> list[Shape]:
     return [*shapes, (classes, 512)]
 
 
+BATCH = 256  # inputs of a layer
+
+
+@cache
+def activations(width: int, layer: int, number: int, device: str) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * layer + number)
+    return torch.randn(BATCH, width, generator=generator).to(device)
+
+
+def through_layer(weight: Tensor, gradient: Tensor, layer: int, number: int) -> Tensor:
+    """The given gradient, where a forward and a backward pass through a layer has just written that of its weight.
+
+    A convolution's weight is used on patches, and a vector is taken for a bias, whose gradient costs nothing.
+    """
+    if weight.ndim == 1:
+        return gradient.clone()
+    leaf = weight.detach().requires_grad_()
+    matrix = leaf.flatten(1) if leaf.ndim == 4 else leaf
+    device = str(weight.device)
+    inputs = activations(matrix.shape[-1], layer, number, device).clone().requires_grad_()
+    with torch.enable_grad():
+        outputs = inputs @ matrix.mT
+    above = activations(matrix.shape[-2], layer, number + 1, device).expand_as(outputs)
+    written, _ = torch.autograd.grad(outputs, (leaf, inputs), above)
+    return written.copy_(gradient)
+
+
 class Problem:
     """Starting weights and a few gradients that are shown in turn, the same to every contender.
 
     Several gradients, because with a single one an optimizer soon sits at the optimum of a linear
     loss, where an iterative projection has little left to do.
+
+    Back to back, the steps of a small model run from the caches. In ``training`` a forward and a backward pass
+    through a layer with each of the weights comes before every step, as it does for everybody who trains;
+    what is stepped is the same.
     """
 
     device = "cpu"  # of all problems
+    training = False
 
     def __init__(self, start: Sequence[Tensor], gradient_norm: float | None = None, gradients: int = 4) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -58,14 +91,22 @@ class Problem:
     def parameters(self) -> list[torch.nn.Parameter]:
         return [torch.nn.Parameter(w.clone()) for w in self.start]
 
-    def gradient(self, i: int) -> list[Tensor]:
-        return self.gradients[i % len(self.gradients)]
+    def gradient(self, i: int, weights: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """The gradients of step i; in training, those of the given weights, or else of the first ones."""
+        gradients = self.gradients[i % len(self.gradients)]
+        if not self.training:
+            return gradients
+        weights = self.start if weights is None else weights
+        number = i % len(self.gradients)
+        return [through_layer(w, g, layer, number) for layer, (w, g) in enumerate(zip(weights, gradients))]
 
     def loader(self, params: Sequence[Tensor]) -> Callable[[int], None]:
         """What puts the i-th gradients where an optimizer looks for them."""
 
         def load(i: int) -> None:
-            for p, g in zip(params, self.gradient(i)):
+            for p in params:
+                p.grad = None  # as zero_grad() does
+            for p, g in zip(params, self.gradient(i, params)):
                 p.grad = g
 
         return load

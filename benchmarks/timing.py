@@ -172,8 +172,14 @@ class Timed:
         self.first_step = self._one()  # compiles what compiles
         for _ in range(UNTIMED_STEPS):
             self._one()
-        self.typical = min(self._one() for _ in range(3))
+        self.typical = min(self._whole() for _ in range(3))
         self.block_steps = max(1, min(effort.most_steps, round(effort.block_seconds / self.typical)))
+
+    def _whole(self) -> float:
+        """What a step takes together with what comes before it."""
+        start = time.perf_counter()
+        self._one()
+        return time.perf_counter() - start
 
     def _one(self) -> float:
         self.runnable.load(self.count)

@@ -27,7 +27,7 @@ def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: floa
     if skew.is_cuda:  # asking for the error would stall the device
         return _without_asking(skew, excess, square)
     turn, rate = longest_and_norm(skew)
-    squared = product_within(skew, skew, turn * turn, tolerance)
+    squared = product_within(skew, skew, turn * turn, tolerance, symmetric=True)
     if squared is None and excess is None:
         return None
     if square and squared is not None and rate * turn * rate * turn / 4 <= tolerance:
@@ -79,7 +79,7 @@ def _start(squared: Tensor | None, excess: Tensor | None, dtype: torch.dtype) ->
 
 def _quadratic(d: Tensor, skew: Tensor, square: bool, size: float, tolerance: float) -> Tensor:
     """D² + DK − KD, whose products ``size`` bounds."""
-    product = product_within(d, d if square else d.add(skew, alpha=2), size, tolerance / 2)
+    product = product_within(d, d if square else d.add(skew, alpha=2), size, tolerance / 2, symmetric=square)
     assert product is not None
     return product if square else product.add(product.mT).mul_(0.5)
 

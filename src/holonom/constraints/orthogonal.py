@@ -214,9 +214,9 @@ class Orthogonal(Constraint):
             longest = 1.0 if q.is_cuda else longest_column(z)
             y, skew, symmetric = _split(q, z, scale)
         size = torch.inf if q.is_cuda else scale * longest * scale * longest
-        excess = product_within(z.mT, z, size, tolerance)  # that is, within it once scaled
+        excess = product_within(z.mT, z, size, tolerance, symmetric=True)  # that is, within it once scaled
         if excess is not None:
-            within = product_within(y.mT, y, size, tolerance)
+            within = product_within(y.mT, y, size, tolerance, symmetric=True)
             excess = excess.to(q.dtype).mul_(scale * scale)
             excess = excess if within is None else excess.sub_(within)
         d = deviation(skew, excess, False, tolerance)
