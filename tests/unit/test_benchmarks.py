@@ -5,13 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_quick_run_writes_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("training", [False, True], ids=["back to back", "in training"])
+def test_quick_run_writes_its_rows(training: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.run", "--quick", "--only", "matrix", "--out", str(tmp_path)]
+    command += ["--training"] if training else []
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     record = json.loads((tmp_path / "bench.json").read_text())
+    assert ("pass" in record["machine"]["before a step"]) == training
     measured = {row["name"]: row for row in record["rows"] if row["status"] == "measured"}
     assert measured["torch SGD, momentum 0.9, foreach"]["ratio"] == 1
     ours = [row for row in measured.values() if row["role"] == "holonom"]

@@ -55,6 +55,24 @@ def test_the_bound_holds_where_all_roundings_have_one_sign(entry, monkeypatch):
     assert float((product.double() - size).abs().max()) <= tolerance
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("side", [40, 256, 257, 301, 514])
+@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+def test_symmetric_products_of_blocks_are_products(side, wide, dtype):
+    z = torch.randn((side, 70) if wide else (70, side), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    z = (z.mT if wide else z).to(dtype)
+    product = products.symmetric_product(z.mT, z)
+    exact = z.double().mT @ z.double()
+    error = (product.double() - exact).abs().max() / exact.abs().max()
+    assert float(error) < 4 * torch.finfo(dtype).eps
+
+
+def test_symmetric_products_keep_what_is_not_a_number():
+    z = torch.ones(300, 300)
+    z[7, 290] = torch.nan
+    assert products.symmetric_product(z.mT, z).isnan().sum() == 2 * 300 - 1
+
+
 def test_double_precision_and_small_matrices_are_never_coarse(monkeypatch):
     monkeypatch.setattr(products, "_has_coarse_instructions", lambda: True)
     for a in (skew(1e-2, (200, 200), torch.float64), skew(1e-2, (100, 100))):
