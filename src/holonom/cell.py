@@ -76,7 +76,7 @@ class Cell:
         # Views keep their memory, so that another tensor at the same address is in the same memory.
         seen: list[Any] = [torch.is_inference_mode_enabled()]
         seen += [(p.data_ptr(), p.stride(), p.shape) for p in self.params]
-        seen += [x.data_ptr() for own in states for x in own.values()]
+        seen += [(x.data_ptr(), x.stride()) for own in states for x in own.values()]
         # A tensor that stands for others (a DTensor) has no address, and does not say where they lie.
         if self._seen != seen or not all(place[0] for place in seen[1 : len(states) + 1]):
             view, slots = self.space.view, self.space.slots

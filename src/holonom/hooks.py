@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import torch
+from torch.autograd import profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as base
 
@@ -19,22 +20,27 @@ def heard_if_asked(step: Step) -> Step:
     torch wraps the ``step`` of every optimizer. In a training loop, where a backward pass has emptied the caches, the
     wrapper took a fifth of the step of a million weights, mostly for a profiler that was not there.
     """
-    announced = Optimizer.profile_hook_step(step)
+    announced: Any = Optimizer.profile_hook_step(step)
 
     @wraps(step)
     def quiet(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        overridden = type(self).step is not quiet  # then torch announces the step that called this one
-        return (announced if not overridden and _listening(self) else step)(self, *args, **kwargs)
+        # All of torch's wrappers share their code: around the step of a subclass, they announce the one it calls.
+        outer = type(self).step
+        by_torch = outer is not quiet and getattr(outer, "__code__", None) is announced.__code__
+        return (announced if _listening(self) and not by_torch else step)(self, *args, **kwargs)
 
     quiet.hooked = True  # type: ignore[attr-defined]  # torch's mark of a step that it need not wrap
     return quiet  # type: ignore[return-value]
 
 
 def _listening(optimizer: Optimizer) -> bool:
+    """A compiler always is: what it traces must go on when hooks come later."""
     return bool(
-        optimizer._optimizer_step_pre_hooks
+        torch.compiler.is_compiling()
+        or optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
         or base._global_optimizer_pre_hooks
         or base._global_optimizer_post_hooks
+        or profiler._is_profiler_enabled
         or torch._C._autograd._profiler_enabled()
     )

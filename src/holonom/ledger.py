@@ -34,28 +34,24 @@ class Ledger:
         for p in params:
             self._versions[id(p)] = p._version
 
-    def inspect(self, cell: Cell, state: dict[Tensor, State], fresh: bool) -> None:
-        """Before a step: refuse what it cannot take, and take up in-place edits; see :meth:`take_up`."""
+    def refuse(self, cell: Cell) -> None:
+        """Raise for what a step cannot take."""
         for p, name in zip(cell.params, cell.names, strict=True):
-            if p.grad is not None and p.grad.layout != torch.strided:
-                raise RuntimeError(
-                    f"{name} has a {p.grad.layout} gradient; momenta and constraints need all entries. "
-                    f"Build the embedding with sparse=False, or give that parameter to another optimizer."
-                )
+            if p.grad is not None and (p.grad.layout != torch.strided or p.grad.shape != p.shape):
+                _refuse_gradient(p, p.grad, name)
             if (p.dtype, p.device, p.stride()) != self._kinds[id(p)]:
                 self._refuse_moved(p, name, cell.space)
-            if p._version != self._versions[id(p)]:
-                self.take_up(cell.space, p, name, state, fresh)
 
-    def take_up(self, space: Constraint, p: Tensor, name: str, state: dict[Tensor, State], fresh: bool) -> None:
-        """Continue from a parameter that was changed in place.
+    def take_up(self, cell: Cell, state: dict[Tensor, State], fresh: bool) -> None:
+        """Continue from parameters that were changed in place.
 
-        While it is ``fresh``, before its first step, the state is what the weights say; later only if it contradicts
-        them.
+        While they are ``fresh``, before the first step, the state is what the weights say; later only if it
+        contradicts them.
         """
-        if p._version != self._versions[id(p)]:
-            groups.take_up_edit(space, p, name, state, force=fresh)
-            self._versions[id(p)] = p._version
+        for p, name in zip(cell.params, cell.names, strict=True):
+            if p._version != self._versions[id(p)]:
+                groups.take_up_edit(cell.space, p, name, state, force=fresh)
+                self._versions[id(p)] = p._version
 
     def _refuse_moved(self, p: Tensor, name: str, space: Constraint) -> None:
         """model.to() leaves the state behind, and a new memory layout may no longer be viewed as blocks."""
@@ -67,3 +63,15 @@ class Ledger:
             )
         space.check(p.detach(), name)
         self._kinds[id(p)] = (p.dtype, p.device, p.stride())
+
+
+def _refuse_gradient(p: Tensor, gradient: Tensor, name: str) -> None:
+    if gradient.layout != torch.strided:
+        raise RuntimeError(
+            f"{name} has a {gradient.layout} gradient; momenta and constraints need all entries. "
+            f"Build the embedding with sparse=False, or give that parameter to another optimizer."
+        )
+    raise RuntimeError(
+        f"{name} has shape {tuple(p.shape)}, but its gradient has shape {tuple(gradient.shape)}: one of them was "
+        f"replaced or resized through .data. Call backward() again before the step."
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -233,10 +233,17 @@ class Langevin(Optimizer):
                 "if the model's parameters were replaced after the optimizer was built, build it again.",
                 stacklevel=5,
             )
-        for group, cells in zip(self.param_groups, active, strict=True):
-            for cell in cells:
-                self._ledger.inspect(cell, self.state, fresh=not group["step"])
+        self._look_over(list(zip(self.param_groups, active, strict=True)))
         return active
+
+    def _look_over(self, moving: Sequence[tuple[dict[str, Any], list[Cell]]]) -> None:
+        """Refuse what a step cannot take before anything is touched, then take up what was edited in place."""
+        for _, cells in moving:
+            for cell in cells:
+                self._ledger.refuse(cell)
+        for group, cells in moving:
+            for cell in cells:
+                self._ledger.take_up(cell, self.state, fresh=not group["step"])
 
     def _guarded(self, active: list[list[Cell]]) -> Any:
         step = max((g["step"] for g in self.param_groups), default=0)
@@ -342,8 +349,7 @@ class Langevin(Optimizer):
         """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
         for group, cells in zip(self.param_groups, self._all_cells(), strict=True):
             for cell in cells:
-                for p, name in zip(cell.params, cell.names, strict=True):
-                    self._ledger.take_up(cell.space, p, name, self.state, fresh=not group["step"])
+                self._ledger.take_up(cell, self.state, fresh=not group["step"])
 
     def state_dict(self) -> dict[str, Any]:
         self._warn_skipped()

@@ -1,5 +1,7 @@
 """Parameters as torch.optim takes them: iterables, groups, names; odd tensors; hooks; the printed table."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -176,17 +178,40 @@ def test_hooks_of_all_optimizers_run():
     assert seen == ["before", "after"]
 
 
-def test_a_step_that_calls_its_parents_runs_hooks_once():
-    class Counted(Langevin):
-        def step(self, closure=None):
-            return super().step(closure)
+class Calling(Langevin):
+    def step(self, closure=None):
+        return super().step(closure)
 
+
+class Wrapping(Langevin):
+    step = torch.no_grad()(Langevin.step)
+
+
+class WrappingItsCall(Langevin):
+    @functools.wraps(Langevin.step)
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [Langevin, Calling, Wrapping, WrappingItsCall])
+def test_hooks_run_once_whatever_a_class_makes_of_step(kind):
     build(Case("BAOAB", "free"))  # torch prepares a class when its first optimizer is built
     net = Net()
-    opt = Counted(net.parameters(), 0.1)
+    opt = kind(net.parameters(), 0.1)
     seen = []
     opt.register_step_pre_hook(lambda o, args, kwargs: seen.append("before"))
     train(net, opt, 1)
+    assert seen == ["before"]
+
+
+def test_hooks_that_come_after_compiling_run():
+    net, opt = build(Case("BAOAB", "free"))
+    train(net, opt, 1)
+    compiled = torch.compile(opt.step, backend="eager")
+    compiled()
+    seen = []
+    opt.register_step_pre_hook(lambda o, args, kwargs: seen.append("before"))
+    compiled()
     assert seen == ["before"]
 
 

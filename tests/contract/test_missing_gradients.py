@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from holonom import Langevin
+from holonom.constraints import Circle
 from holonom.errors import NonFiniteGradientError
 
 from .cases import (
@@ -151,3 +152,32 @@ def test_a_sparse_gradient_is_refused_by_name():
     table(torch.tensor([1, 2])).sum().backward()
     with pytest.raises(RuntimeError, match=r"'weight'.*sparse=False"):
         opt.step()
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("shape", [(5,), (64, 64), (3, 8), (0,)])
+def test_a_gradient_of_another_shape_is_refused_by_name(shape, fuse):
+    weight = torch.nn.Parameter(torch.ones(8, 3))
+    opt = Langevin([("w", weight)], 0.1, fuse=fuse)
+    for _ in range(3):
+        weight.grad = torch.ones(8, 3)
+        opt.step()
+    before = weight.detach().clone()
+    weight.grad.data = torch.ones(shape)
+    with pytest.raises(RuntimeError, match=r"'w'.*backward\(\) again"):
+        opt.step()
+    assert torch.equal(weight, before)
+
+
+def test_a_refused_step_takes_up_no_edit():
+    """Whatever is wrong with one parameter, the others are left as they are."""
+    table = torch.nn.Embedding(5, 3, sparse=True)
+    weight = torch.nn.Parameter(torch.full((3, 3), 0.1))
+    opt = Langevin([{"params": [weight], "constraint": Circle(1.0)}, {"params": table.parameters()}], 0.1)
+    table(torch.tensor([1, 2])).sum().backward()
+    weight.grad = torch.ones(3, 3)
+    with torch.no_grad():
+        weight.fill_(5.0)
+    with pytest.raises(RuntimeError, match="sparse=False"):
+        opt.step()
+    assert torch.equal(weight, torch.full((3, 3), 5.0))

@@ -145,7 +145,7 @@ def test_parts_of_one_buffer_are_compiled(asked):
     assert asked
 
 
-@pytest.mark.parametrize("way", ["the tensor", "its memory"])
+@pytest.mark.parametrize("way", ["the tensor", "its view", "its memory"])
 def test_state_may_be_replaced(way):
     pair = Pair("free")
     pair.step(3)
@@ -154,6 +154,9 @@ def test_state_may_be_replaced(way):
         fresh = torch.zeros_like(params[0])
         if way == "the tensor":
             opt.state[params[0]]["momentum"] = fresh
+        elif way == "its view":
+            old = opt.state[params[0]]["momentum"]
+            opt.state[params[0]]["momentum"] = old.view(old.shape[::-1]).mT
         else:
             opt.state[params[0]]["momentum"].data = fresh
 

@@ -6,6 +6,7 @@ from torch.overrides import TorchFunctionMode
 
 from holonom import Langevin
 from holonom.constraints import Orthogonal, products
+from holonom.constraints.base import Phase
 from holonom.constraints.deviation import deviation
 
 PRODUCTS = (torch.matmul, torch.addmm, torch.baddbmm, torch.Tensor.addmm_, torch.Tensor.baddbmm_)
@@ -61,16 +62,24 @@ def test_the_bound_holds_where_all_roundings_have_one_sign(entry, monkeypatch):
 def test_symmetric_products_of_blocks_are_products(side, wide, dtype):
     z = torch.randn((side, 70) if wide else (70, side), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     z = (z.mT if wide else z).to(dtype)
-    product = products.symmetric_product(z.mT, z)
+    with torch.no_grad():
+        product = products.symmetric_product(z.mT, z)
     exact = z.double().mT @ z.double()
     error = (product.double() - exact).abs().max() / exact.abs().max()
     assert float(error) < 4 * torch.finfo(dtype).eps
 
 
+@torch.no_grad()
 def test_symmetric_products_keep_what_is_not_a_number():
     z = torch.ones(300, 300)
     z[7, 290] = torch.nan
     assert products.symmetric_product(z.mT, z).isnan().sum() == 2 * 300 - 1
+
+
+def test_the_residual_of_a_large_weight_has_a_gradient():
+    q = (1.1 * torch.eye(300)).requires_grad_()
+    Orthogonal().residual(Phase([q], [], [], [])).backward()
+    assert float(q.grad.sum()) == pytest.approx(2 * 1.1)
 
 
 def test_double_precision_and_small_matrices_are_never_coarse(monkeypatch):

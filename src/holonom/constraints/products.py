@@ -55,7 +55,7 @@ def _has_coarse_instructions() -> bool:
 def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
     """a·b where that is symmetric: of a large matrix, the blocks below the diagonal are copies of those above."""
     side = a.shape[-2]
-    if a.ndim > 2 or side < _BLOCKED or a.is_cuda:
+    if a.ndim > 2 or side < _BLOCKED or a.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.matmul(a, b)
     product = a.new_empty(side, side)
     block = math.ceil(side / _BLOCKS)

@@ -71,9 +71,7 @@ class MultirateLangevin(Langevin, Clock):
             for group, cells in zip(self.param_groups, self._all_cells(), strict=True)
             if id(group) in chosen
         ]
-        for group, cells in moving:
-            for cell in cells:
-                self._ledger.inspect(cell, self.state, fresh=not group["step"])
+        self._look_over(moving)
         with self._guarded([cells for group, cells in moving if is_due(group)]):
             for group, cells in moving:
                 advance(group, cells, self.state)
