@@ -192,4 +192,7 @@ def run_unless(
     before = scaled(tensors, 1.0)  # copies, in one launch
     run(space, word, phase, force, numbers, noises, step, last)
     for now, old in zip(tensors, before, strict=True):
-        torch.where(skip, old, now, out=now)
+        if torch.compiler.is_compiling():  # out= is not traced where memory has gaps
+            now.copy_(torch.where(skip, old, now))
+        else:
+            torch.where(skip, old, now, out=now)

@@ -206,6 +206,26 @@ def test_the_compiled_step_is_the_same_step_on_the_device(dtype, space, monkeypa
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=5e-6 if dtype == torch.float32 else 1e-12)
 
 
+@pytest.mark.parametrize("space", [None, Circle(1.0)], ids=["free", "circle"])
+def test_weights_with_channels_last_are_compiled_and_masked(space, monkeypatch):
+    monkeypatch.setattr("holonom.fuse.say_uncompiled", lambda error: pytest.fail(str(error)))
+    runs = []
+    for compiled in (True, False):
+        start = torch.linspace(-0.5, 0.5, 8 * 4 * 9).view(8, 4, 3, 3)
+        q = torch.nn.Parameter(start.to("cuda", memory_format=torch.channels_last))
+        opt = Langevin([q], 0.1, constraint=space, fuse=compiled)
+        for step in range(4):
+            q.grad = torch.sin(7 * q.detach())
+            if step == 2:
+                q.grad[0, 0, 0, 0] = torch.nan
+            opt.step()
+        with pytest.raises(NonFiniteGradientError, match="1 step"):
+            opt.check()
+        assert q.is_contiguous(memory_format=torch.channels_last)
+        runs.append(q.detach().clone())
+    torch.testing.assert_close(*runs)
+
+
 def test_host_and_device_parameters_may_share_an_optimizer():
     host, device = Net(), Net().cuda()
     opt = Langevin([{"params": list(host.parameters())}, {"params": list(device.parameters())}], 0.1, temperature=0.01)
