@@ -87,6 +87,16 @@ def test_orthogonal_lands_on_the_polar_factor(rng):
     assert all(np.linalg.norm(weight - polar) < np.linalg.norm(weight - q) for q in others)
 
 
+@pytest.mark.parametrize("shape", [(3000, 400), (400, 4608)])
+def test_large_orthogonal_weights_stay_as_a_qr_decomposition_left_them(rng, shape):
+    """In double precision it, and the one that looks, are off by a dozen roundings and more."""
+    weight = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))[0]
+    weight = weight if shape[0] > shape[1] else np.ascontiguousarray(weight.T)
+    p, _, said = land(weight, Orthogonal())
+    assert (array(p) == weight).all()
+    assert said == []
+
+
 @pytest.mark.parametrize(("shape", "view"), [((3, 5), None), ((4, 2, 3), "conv"), ((2, 4, 3), "batch")])
 def test_orthogonal_lands_in_every_view(rng, shape, view):
     weight = rng.standard_normal(shape)

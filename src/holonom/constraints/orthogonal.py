@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_scaled_, divided, spread
 from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_view
 from .deviation import deviation
+from .multiply import product
 from .products import (
     exact_gram_error,
     gram,
@@ -124,7 +126,9 @@ class Orthogonal(Constraint):
                 f"initialise it with holonom.init.orthogonal_"
             )
         distance = torch.linalg.vector_norm(sigma - 1, dim=-1)
-        moved = (sigma - 1).abs().amax(-1) > (16 if q.dtype.itemsize >= 4 else 2) * torch.finfo(q.dtype).eps
+        rounding = (16 if q.dtype.itemsize >= 4 else 2) * torch.finfo(q.dtype).eps
+        rounding += math.sqrt(q.shape[-2]) * torch.finfo(exact.dtype).eps  # the decomposition's own
+        moved = (sigma - 1).abs().amax(-1) > rounding
         # What is orthogonal to rounding stays as it is, bit for bit.
         q.copy_(torch.where(moved[..., None, None], (u @ vh).to(q.dtype), q))
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
@@ -201,7 +205,7 @@ class Orthogonal(Constraint):
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
         d = deviation(skew, None, True, self._tolerance(q))
         # Not in one call: small products would be rounded at the size of Q after every term.
-        q.add_(torch.matmul(q, skew if d is None else skew.add_(d)))
+        q.add_(product(q, skew if d is None else skew.add_(d)))
 
     def _slide_(self, q: Tensor, z: Tensor, scale: float, tolerance: float) -> tuple[Tensor, Tensor | None]:
         """Q ← Q + cZ − QΛ. Returns what was added, and D."""

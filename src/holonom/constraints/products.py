@@ -8,6 +8,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from .multiply import product, suits_onednn
+
 _COARSE = torch.bfloat16
 _COARSE_ERROR = 2.0**-6  # of a product, as a share of |aᵢ||bⱼ|: 2⁻⁸ for each factor and the result, and one to spare
 _COARSE_PAYS = 6_000_000  # multiplications, below which rounding the factors takes longer than it saves
@@ -28,8 +30,8 @@ def product_within(a: Tensor, b: Tensor, size: float, tolerance: float, symmetri
     if symmetric:
         return symmetric_product(a, b)
     if a.stride(-2) == 1 and a.stride(-1) != 1:  # so that the product lies in memory as its first factor does
-        return torch.matmul(b.mT, a.mT).mT
-    return torch.matmul(a, b)
+        return product(b.mT, a.mT).mT
+    return product(a, b)
 
 
 def _rounded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,17 +59,17 @@ def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
     side = a.shape[-2]
     if a.ndim > 2 or side < _BLOCKED or a.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.matmul(a, b)
-    product = a.new_empty(side, side)
+    whole = a.new_empty(side, side)
     block = math.ceil(side / _BLOCKS)
     for start in range(0, side, block):
         end = min(start + block, side)
-        torch.mm(a[start:end], b[:, start:], out=product[start:end, start:])
-        product[end:, start:end] = product[start:end, end:].mT
-    return product
+        torch.mm(a[start:end], b[:, start:], out=whole[start:end, start:])
+        whole[end:, start:end] = whole[start:end, end:].mT
+    return whole
 
 
 def gram(a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a.mT, b)
+    return product(a.mT, b)
 
 
 def gram_error(q: Tensor) -> Tensor:
@@ -94,8 +96,8 @@ def skew_gram(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
 
 def scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """c·A·B, scaled on its way to memory where torch can."""
-    if a.ndim > 3:
-        return torch.matmul(a, b).mul_(scale)
+    if a.ndim > 3 or suits_onednn(a, b):
+        return product(a, b).mul_(scale)
     join = torch.addmm if a.ndim == 2 else torch.baddbmm
     return join(a.new_empty(1), a, b, beta=0, alpha=scale)
 
@@ -115,20 +117,26 @@ def scaled_less_product(z: Tensor, scale: float, a: Tensor, b: Tensor) -> Tensor
     """c·Z − A·B, in one call where torch has one, lying in memory as Z does."""
     if z.stride(-2) == 1 and z.stride(-1) != 1:
         return scaled_less_product(z.mT, scale, b.mT, a.mT).mT
-    if a.ndim > 3:
-        return (scale * z).sub_(torch.matmul(a, b))
+    if a.ndim > 3 or suits_onednn(a, b):
+        return _negative_product(a, b).add_(z, alpha=scale)
     join = torch.addmm if a.ndim == 2 else torch.baddbmm
     return join(z, a, b, beta=scale, alpha=-1)
 
 
-def subtract_product_(a: Tensor, q: Tensor, small: Tensor) -> None:
-    """a −= q·small, in one call and without a copy where torch has one."""
-    if q.ndim == 2:
-        a.addmm_(q, small, alpha=-1)
-    elif q.ndim == 3:
-        a.baddbmm_(q, small, alpha=-1)
+def _negative_product(a: Tensor, b: Tensor) -> Tensor:
+    return product(-a, b) if a.numel() < b.numel() else product(a, -b)
+
+
+def subtract_product_(z: Tensor, a: Tensor, b: Tensor) -> None:
+    """Z −= A·B, in one call and without a copy where torch has one."""
+    if z.stride(-2) == 1 and z.stride(-1) != 1:
+        subtract_product_(z.mT, b.mT, a.mT)
+    elif a.ndim > 3 or suits_onednn(a, b):
+        z.sub_(product(a, b))
+    elif a.ndim == 2:
+        z.addmm_(a, b, alpha=-1)
     else:
-        a.sub_(torch.matmul(q, small))
+        z.baddbmm_(a, b, alpha=-1)
 
 
 def longest_column(a: Tensor) -> float:
