@@ -79,12 +79,9 @@ class Fuser:
         values, per_replica = self._as_tensors(numbers, phase.q[0])
         count = len(phase.q)
         for pack in packs:
-            part, pulls = pack.phase, _picked(force, pack.where, count)
+            part = pack.flat if pack.flat and not per_replica else pack.phase
+            pulls = _picked(force, pack.where, count)
             draws = [_picked(xs, pack.where, count) for xs in noises]
-            if pack.flat and not per_replica:
-                part = pack.flat
-                pulls = _flat(pulls)
-                draws = [_flat(xs) for xs in draws]
             kernel, key = self._kernel(word, last, pack, draws, skip is not None, len(packs))
             if kernel is not None:
                 try:
@@ -94,7 +91,7 @@ class Fuser:
                     self._kernels[key] = None
                     pack.kernels.clear()
                     say_uncompiled(error)
-            run_unless(skip, self.space, word, part, pulls, numbers, draws, step, last)
+            run_unless(skip, self.space, word, pack.phase, pulls, numbers, draws, step, last)
 
     def _packed(self, phase: Phase, lasting: bool) -> Packed:
         """What depends on the phase alone: its packs, and which tensors are in none."""
@@ -216,10 +213,6 @@ def cut(
     count = len(phase.q)
     part = Phase(*(_picked(xs, where, count) for xs in phase))
     return part, _picked(force, where, count), numbers, [_picked(xs, where, count) for xs in noises]
-
-
-def _flat(xs: Tensors) -> Tensors:
-    return [x if x.ndim == 1 else x.reshape(-1) for x in xs]
 
 
 def _picked(xs: Tensors, where: list[int], count: int) -> Tensors:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,37 +19,39 @@ from torch import Tensor
 from .cell import Cell
 from .errors import NonFiniteGradientError
 
+UNGUARDED = nullcontext()
 _SMALL = 65_536  # entries below which a sum is faster than the extremes, which read memory faster
 
 
-@contextmanager
 def guarded(
     active: list[list[Cell]],
     state: dict[Tensor, dict[str, Any]],
     step: int,
     skipped: dict[torch.device, Tensor],
-    enabled: bool,
+) -> AbstractContextManager[None]:
+    """In which to run a step so that non-finite gradients never reach weights or state."""
+    on_device = []
+    for cells in active:
+        for cell in cells:
+            if cell.params[0].is_cuda:
+                on_device.append(cell)
+            else:
+                _refuse_non_finite(cell, step)
+    return _masked(on_device, state, skipped) if on_device else UNGUARDED
+
+
+@contextmanager
+def _masked(
+    cells: list[Cell], state: dict[Tensor, dict[str, Any]], skipped: dict[torch.device, Tensor]
 ) -> Iterator[None]:
-    """Run a step so that non-finite gradients never reach weights or state."""
-    if not enabled:
-        yield
-        return
-    cells = [cell for group in active for cell in group]
-    on_device = [cell for cell in cells if cell.params[0].is_cuda]
-    for cell in cells:
-        if not cell.params[0].is_cuda:
-            _refuse_non_finite(cell, step)
-    if not on_device:
-        yield
-        return
-    bad = _any_non_finite([p.grad for cell in on_device for p in cell.params if p.grad is not None])
-    told = all(cell.space.fusible for cell in on_device)
+    bad = _any_non_finite([p.grad for cell in cells for p in cell.params if p.grad is not None])
+    told = all(cell.space.fusible for cell in cells)
     if told:
         written = _thermostats(state)
-        for cell in on_device:
+        for cell in cells:
             cell.skip = bad.to(cell.params[0].device)
     else:
-        written = _written(on_device, state)
+        written = _written(cells, state)
     saved = [(x, x.clone()) for x in written]
     try:
         yield
@@ -58,10 +60,10 @@ def guarded(
             now.copy_(before)
         raise
     finally:
-        for cell in on_device:
+        for cell in cells:
             cell.skip = None
     if not told:  # A projection without a root cannot raise here either; what it wrote is put back too.
-        bad = bad | _any_non_finite([p.detach() for cell in on_device for p in cell.params])
+        bad = bad | _any_non_finite([p.detach() for cell in cells for p in cell.params])
     for now, before in saved:
         torch.where(bad.to(now.device), before, now, out=now)
     if bad.device not in skipped:

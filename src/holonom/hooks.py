@@ -15,19 +15,27 @@ Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 def heard_if_asked(step: Step) -> Step:
-    """A ``step`` that is announced to torch's hooks and profiler while there are any.
+    """A ``step`` without gradients that is announced to torch's hooks and profiler while there are any.
 
     torch wraps the ``step`` of every optimizer. In a training loop, where a backward pass has emptied the caches, the
-    wrapper took a fifth of the step of a million weights, mostly for a profiler that was not there.
+    wrapper took a fifth of the step of a million weights, mostly for a profiler that was not there. (There, torch's
+    ``no_grad`` takes three times as long as turning gradients off by hand.)
     """
-    announced: Any = Optimizer.profile_hook_step(step)
+    announced: Any = Optimizer.profile_hook_step(torch.no_grad()(step))
 
     @wraps(step)
     def quiet(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         # All of torch's wrappers share their code: around the step of a subclass, they announce the one it calls.
         outer = type(self).step
         by_torch = outer is not quiet and getattr(outer, "__code__", None) is announced.__code__
-        return (announced if _listening(self) and not by_torch else step)(self, *args, **kwargs)
+        if _listening(self) and not by_torch:
+            return announced(self, *args, **kwargs)
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            return step(self, *args, **kwargs)
+        finally:
+            torch._C._set_grad_enabled(before)
 
     quiet.hooked = True  # type: ignore[attr-defined]  # torch's mark of a step that it need not wrap
     return quiet  # type: ignore[return-value]

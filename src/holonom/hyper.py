@@ -77,8 +77,8 @@ def physics(group: dict[str, Any]) -> Physics:
 
 def _plain(value: Any) -> Any:
     """Numbers as floats; tensors that are on the host and hold one number too."""
-    if isinstance(value, Tensor):
-        return float(value) if value.ndim == 0 and not value.is_cuda else value
+    if type(value) is float or (isinstance(value, Tensor) and (value.ndim or value.is_cuda)):
+        return value
     return float(value)
 
 

@@ -37,8 +37,9 @@ class Ledger:
     def refuse(self, cell: Cell) -> None:
         """Raise for what a step cannot take."""
         for p, name in zip(cell.params, cell.names, strict=True):
-            if p.grad is not None and (p.grad.layout != torch.strided or p.grad.shape != p.shape):
-                _refuse_gradient(p, p.grad, name)
+            gradient = p.grad
+            if gradient is not None and (gradient.layout != torch.strided or gradient.shape != p.shape):
+                _refuse_gradient(p, gradient, name)
             if (p.dtype, p.device, p.stride()) != self._kinds[id(p)]:
                 self._refuse_moved(p, name, cell.space)
 

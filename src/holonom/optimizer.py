@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -186,7 +187,6 @@ class Langevin(Optimizer):
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
     @heard_if_asked
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step of every group's word, from the gradients at the present positions."""
         loss = None
@@ -245,9 +245,11 @@ class Langevin(Optimizer):
             for cell in cells:
                 self._ledger.take_up(cell, self.state, fresh=not group["step"])
 
-    def _guarded(self, active: list[list[Cell]]) -> Any:
+    def _guarded(self, active: list[list[Cell]]) -> AbstractContextManager[None]:
+        if not self.guard_gradients:
+            return guard.UNGUARDED
         step = max((g["step"] for g in self.param_groups), default=0)
-        return guard.guarded(active, self.state, step, self._skipped, self.guard_gradients)
+        return guard.guarded(active, self.state, step, self._skipped)
 
     # ── looking at the system ────────────────────────────────────────────────────────────────────
 

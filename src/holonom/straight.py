@@ -58,6 +58,8 @@ class Call:
 class Straight:
     """A compiled function of a phase, forces, numbers, noises and whether to skip.
 
+    A phase of vectors takes forces and noises as vectors, whatever their shapes; programs know addresses only.
+
     It goes straight to its program where ``calls``, which the caller keeps as long as the phase's tensors stay what
     they are, knows a call with this phase, where forces and noises are plain and contiguous, numbers of the same
     kinds, and if the program has fixed sizes. Otherwise it asks as usual.
@@ -77,21 +79,22 @@ class Straight:
         skip: Tensor | None,
         calls: Calls | None,
     ) -> None:
-        if calls is None or not all(type(x) is Tensor and x.is_contiguous() for xs in (force, *noises) for x in xs):
-            self._asking(phase, force, numbers, noises, skip)
-            self._asked.clear()
-            return
-        changing = _flattened(force, numbers, noises, skip)
+        if not all(type(x) is Tensor and x.is_contiguous() for xs in (force, *noises) for x in xs):
+            calls = None
         key = (id(self), id(phase))
-        if key in calls and calls[key].fits(numbers):
-            calls[key].again(changing)
+        if calls is not None and key in calls and calls[key].fits(numbers):
+            calls[key].again(_listed(force, numbers, noises, skip))
             return
+        if all(q.ndim == 1 for q in phase.q):
+            force, noises = _vectors(force), [_vectors(xs) for xs in noises]
         self._asking(phase, force, numbers, noises, skip)
-        self._learn(calls, key, changing, numbers)
+        if calls is not None:
+            self._learn(calls, key, _listed(force, numbers, noises, skip), numbers)
+        self._asked.clear()
 
     def _learn(self, calls: Calls, key: Any, changing: list[Tensor], numbers: Sequence[Numbers]) -> None:
         """Remember the call just made."""
-        asked, self._asked[:] = self._asked[-1:], []
+        asked = self._asked[-1:]
         # A tensor given twice is one input, and could be two in the next call.
         if asked and len({id(x) for x in changing}) == len(changing):
             program, inputs = asked[0]
@@ -121,11 +124,15 @@ def _telling(asked: list[tuple[Callable[..., Any], list[Any]]], options: dict[st
     return backend
 
 
+def _vectors(xs: Tensors) -> Tensors:
+    return [x if x.ndim < 2 else x.reshape(-1) for x in xs]
+
+
 def _kinds(numbers: Sequence[Numbers]) -> list[Any]:
     return [(x.dtype, x.shape, x.stride()) for values in numbers for x in values if isinstance(x, Tensor)]
 
 
-def _flattened(force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], skip: Tensor | None) -> list[Any]:
+def _listed(force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], skip: Tensor | None) -> list[Any]:
     flat: list[Any] = [*force] if skip is None else [*force, skip]
     for values in numbers:
         flat += values

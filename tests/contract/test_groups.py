@@ -9,7 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from holonom import Langevin
 from holonom.constraints import Circle, Orthogonal
-from holonom.errors import ConstraintError
+from holonom.errors import ConstraintError, NonFiniteGradientError
 
 from .cases import COLD, Case, Net, assert_equal, backward, build, few_cases, snapshot, train
 
@@ -240,3 +240,25 @@ def test_the_printed_optimizer_shows_word_program_space_numbers_and_parameters()
     ):
         assert fact in shown
     assert "4×3, 3×4, 4×3" in str(Langevin(Net().parameters(), 0.1))
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+def test_gradients_are_on_or_off_after_a_step_as_before(hooked, before):
+    p = nn.Parameter(torch.ones(3))
+    opt = Langevin([p], 0.1)
+    if hooked:
+        opt.register_step_post_hook(lambda *_: None)
+    seen = []
+
+    def closure():
+        seen.append(torch.is_grad_enabled())
+        p.grad = torch.full_like(p, torch.nan if len(seen) > 1 else 1.0)
+
+    with torch.set_grad_enabled(before):
+        opt.step(closure)
+        after_a_step = torch.is_grad_enabled()
+        with pytest.raises(NonFiniteGradientError):
+            opt.step(closure)
+        assert [after_a_step, torch.is_grad_enabled()] == [before, before]
+    assert seen == [True, True]
