@@ -1,4 +1,4 @@
-"""Measure everything: ``python -m benchmarks.run [--only SECTION] [--training] [--device cuda] [--out FOLDER]``."""
+"""Measure everything: ``python -m benchmarks.run [--only SECTION] [--back-to-back] [--device cuda] [--out FOLDER]``."""
 
 from __future__ import annotations
 
@@ -77,10 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; may be repeated")
     parser.add_argument("--threads", type=int, help="torch's threads (default: as torch chooses)")
     parser.add_argument("--device", default="cpu", help="where the weights of circle … guard live (targets: cpu)")
-    parser.add_argument("--training", action="store_true", help="a forward and backward pass before every step")
+    parser.add_argument(
+        "--back-to-back", action="store_true", help="steps alone, without a forward and a backward pass before each"
+    )
     options = parser.parse_args(arguments)
 
-    Problem.device, Problem.training = options.device, options.training
+    Problem.device, Problem.training = options.device, not options.back_to_back
     if options.threads:
         torch.set_num_threads(options.threads)
     elif options.quick:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("training", [False, True], ids=["back to back", "in training"])
 def test_quick_run_writes_its_rows(training: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.run", "--quick", "--only", "matrix", "--out", str(tmp_path)]
-    command += ["--training"] if training else []
+    command += [] if training else ["--back-to-back"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     record = json.loads((tmp_path / "bench.json").read_text())
     assert ("pass" in record["machine"]["before a step"]) == training
