@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint, Phase
-from .lists import Scalar, Tensors, add_scaled_, copy_, scale_, scaled
+from .lists import Scalar, Tensors, add_scaled_, copy_, scale_
+from .undo import Undo
 
 Numbers = tuple[Scalar, ...]
 
@@ -189,10 +190,12 @@ def run_unless(
         run(space, word, phase, force, numbers, noises, step, last)
         return
     tensors = [x for xs in phase for x in xs]
-    before = scaled(tensors, 1.0)  # copies, in one launch
+    if not torch.compiler.is_compiling():
+        undo = Undo(tensors)
+        run(space, word, phase, force, numbers, noises, step, last)
+        undo.where_(skip)
+        return
+    before = [x.clone() for x in tensors]
     run(space, word, phase, force, numbers, noises, step, last)
     for now, old in zip(tensors, before, strict=True):
-        if torch.compiler.is_compiling():  # out= is not traced where memory has gaps
-            now.copy_(torch.where(skip, old, now))
-        else:
-            torch.where(skip, old, now, out=now)
+        now.copy_(torch.where(skip, old, now))  # out= is not traced where memory has gaps

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .cell import Cell
 from .errors import NonFiniteGradientError
+from .undo import Undo
 
 UNGUARDED = nullcontext()
 _SMALL = 65_536  # entries below which a sum is faster than the extremes, which read memory faster
@@ -52,20 +53,18 @@ def _masked(
             cell.skip = bad.to(cell.params[0].device)
     else:
         written = _written(cells, state)
-    saved = [(x, x.clone()) for x in written]
+    undo = Undo(written)
     try:
         yield
     except BaseException:
-        for now, before in saved:
-            now.copy_(before)
+        undo.everything_()
         raise
     finally:
         for cell in cells:
             cell.skip = None
     if not told:  # A projection without a root cannot raise here either; what it wrote is put back too.
         bad = bad | _any_non_finite([p.detach() for cell in cells for p in cell.params])
-    for now, before in saved:
-        torch.where(bad.to(now.device), before, now, out=now)
+    undo.where_(bad)
     if bad.device not in skipped:
         with torch.inference_mode(False):  # it will be added to outside of that, too
             skipped[bad.device] = torch.zeros((), dtype=torch.int64, device=bad.device)

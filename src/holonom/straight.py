@@ -61,8 +61,8 @@ class Straight:
     A phase of vectors takes forces and noises as vectors, whatever their shapes; programs know addresses only.
 
     It goes straight to its program where ``calls``, which the caller keeps as long as the phase's tensors stay what
-    they are, knows a call with this phase, where forces and noises are plain and contiguous, numbers of the same
-    kinds, and if the program has fixed sizes. Otherwise it asks as usual.
+    they are, knows a call with this phase, where forces and noises are plain and contiguous, and numbers of the same
+    kinds. Otherwise it asks as usual.
     """
 
     def __init__(self, function: Function, dynamic: bool | None, options: dict[str, Any] | None) -> None:
@@ -105,18 +105,19 @@ class Straight:
 
 
 def _telling(asked: list[tuple[Callable[..., Any], list[Any]]], options: dict[str, Any] | None) -> Callable[..., Any]:
-    """The compiler's usual back end, whose programs of fixed sizes tell when they are called, and with what."""
+    """The compiler's usual back end, whose programs tell when they are called, and with what.
+
+    A size that varies from call to call is an input of its own, but it does not vary for one phase.
+    """
 
     def backend(graph: Any, examples: list[Any]) -> Callable[..., Any]:
         from torch._dynamo import lookup_backend
 
         inductor: Any = lookup_backend("inductor")
         program = inductor(graph, examples, config_patches=options)
-        fixed = all(isinstance(x, Tensor) for x in examples)  # a size that varies is an input of its own
 
         def called(*inputs: Any) -> Any:
-            if fixed:
-                asked.append((program, list(inputs)))
+            asked.append((program, list(inputs)))
             return program(*inputs)
 
         return called

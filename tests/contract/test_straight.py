@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from holonom import Langevin
+from holonom import Langevin, fuse
 from holonom.cell import Cell
 from holonom.constraints import Circle, Sphere
 from holonom.straight import Straight
@@ -83,6 +83,20 @@ def test_after_the_first_two_steps_nobody_is_asked(space, temperature, asked):
     pair.step(2)  # the first owes no half kick, so it runs letters of its own
     before = len(asked)
     pair.step(6)
+    pair.check()
+    assert before > 0
+    assert len(asked) == before
+
+
+@pytest.mark.parametrize("space", ["free", "circle"])
+def test_nobody_is_asked_about_many_weights(space, asked, monkeypatch):
+    """They share a program whose sizes are inputs."""
+    monkeypatch.setattr(fuse, "PACK", 2)
+    monkeypatch.setattr(fuse, "SMALLEST", 20)
+    pair = Pair(space, shapes=((6, 10), (7, 11), (30,), (9, 4), (5, 6), (3, 10), (7,)))
+    pair.step(3)
+    before = len(asked)
+    pair.step(5)
     pair.check()
     assert before > 0
     assert len(asked) == before
