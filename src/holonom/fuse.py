@@ -187,16 +187,12 @@ def compiler_options(elementwise: bool = True) -> dict[str, Any]:
 
 
 def _plan(tensors: Tensors) -> tuple[list[list[int]], list[int]]:
-    """Which tensors go into which compiled call, and which are too small for one.
-
-    A few small ones ride along; on a device all do, where running them by themselves would take as many launches again.
-    """
+    """Which tensors go into which compiled call, and which are too small for one. A few small ones ride along."""
     everyone = list(range(len(tensors)))
     if len(tensors) <= PACK:
         return [everyone], []
-    smallest = 0 if tensors[0].is_cuda else SMALLEST
-    large = [i for i in everyone if tensors[i].numel() >= smallest]
-    small = [i for i in everyone if tensors[i].numel() < smallest]
+    large = [i for i in everyone if tensors[i].numel() >= SMALLEST]
+    small = [i for i in everyone if tensors[i].numel() < SMALLEST]
     return [large[i : i + PACK] for i in range(0, len(large), PACK)], small
 
 
