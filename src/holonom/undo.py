@@ -25,21 +25,25 @@ class Undo:
         kinds: defaultdict[tuple[torch.device, torch.dtype], Tensors] = defaultdict(list)
         self._others = []
         for x in tensors:
-            if type(x) in (Tensor, Parameter):
+            if type(x) in (Tensor, Parameter) and not x.is_neg():
                 bits = _BITS[x.element_size()]
                 kinds[x.device, bits].append(x.view(bits))
-            else:  # one that stands for others may not have bits
+            else:  # one that stands for others may not have bits, or not its own
                 self._others.append((x, x.clone()))
         self._kinds = [(xs, list(torch._foreach_mul(xs, 1))) for xs in kinds.values()]
 
     def where_(self, bad: Tensor) -> None:
-        """Put everything back if ``bad``, a boolean on the device. Once."""
+        """Put everything back if ``bad``, a boolean on the device. Once.
+
+        All is done in place: memory must not run out here, where bad numbers are still in the tensors. These may
+        share memory, so that nothing is added to them.
+        """
         for now, before in self._kinds:
             flag = bad.to(now[0].device, now[0].dtype)
-            chosen = torch._foreach_mul(now, 1 - flag)
+            torch._foreach_mul_(now, 1 - flag)
             torch._foreach_mul_(before, flag)
-            torch._foreach_add_(chosen, before)
-            torch._foreach_copy_(now, chosen)  # not added in place: tensors may share memory
+            torch._foreach_add_(before, now)
+            torch._foreach_copy_(now, before)
         for x, was in self._others:
             x.copy_(torch.where(bad.to(x.device), was, x))
 

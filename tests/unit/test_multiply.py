@@ -60,7 +60,9 @@ def test_the_same_product(a, b, faster):
 def test_what_is_not_a_number_stays_in_its_row_and_column(faster):
     a = matrix(256, 256)
     a[7, 9] = torch.nan
-    taken = multiply.product(a, torch.eye(256))
+    with Calls() as calls:
+        taken = multiply.product(a, torch.eye(256))
+    assert calls.count == 1
     assert taken[7].isnan().all()
     assert taken.isnan().sum() == 256
 
@@ -89,7 +91,9 @@ def test_left_to_torch(a, b, faster):
         taken = multiply.product(a, b)
     assert calls.count == 0
     assert type(taken) is type(a)
-    torch.testing.assert_close(torch.Tensor(taken), torch.Tensor(torch.matmul(a, b)), rtol=0, atol=0)
+    exact = torch.Tensor(a).double() @ torch.Tensor(b).double()
+    error = (torch.Tensor(taken) - exact).abs().max() / exact.abs().max()
+    assert float(error) < 8 * torch.finfo(a.dtype).eps
 
 
 def test_left_to_torch_where_there_may_be_gradients(faster):

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from holonom.undo import Undo
 
@@ -58,12 +60,36 @@ class Tagged(torch.Tensor):
 
 
 @pytest.mark.parametrize("bad", [False, True])
-def test_subclasses(bad):
-    x = torch.ones(3).as_subclass(Tagged)
+@pytest.mark.parametrize("make", [lambda x: x.as_subclass(Tagged), torch._neg_view], ids=["subclass", "negative"])
+def test_tensors_that_stand_for_others(bad, make):
+    x = make(torch.ones(3))
+    before = x.sum().item()
     undo = Undo([x])
-    x.mul_(torch.nan)
+    x.mul_(2)
     undo.where_(torch.tensor(bad))
-    assert torch.Tensor(x).isnan().all() == (not bad)
+    assert x.sum().item() == before * (1 if bad else 2)
+
+
+class Allocations(TorchDispatchMode):
+    """Numbers of entries of everything that is newly made."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if not func._schema.is_mutable:
+            self.sizes += [x.numel() for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
+        return made
+
+
+def test_nothing_is_allocated_while_bad_numbers_are_there():
+    undo = Undo([torch.randn(100), torch.randn(50, dtype=torch.float64)])
+    with Allocations() as made:
+        undo.where_(torch.tensor(True))
+    assert made.sizes
+    assert max(made.sizes) == 1
 
 
 def test_everything():
