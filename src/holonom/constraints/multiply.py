@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 _LARGE = 256  # side from which oneDNN is the faster one
-_SMALL = 2  # times as large as a matrix b has to be for copying it not to matter
+_SMALL = 2  # b has to be this many times as large as a, or else copying a takes longer than it saves
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
