@@ -170,7 +170,7 @@ class Cell:
             else:
                 run_unless(self.skip, self.space, word, phase, force, numbers, noises, beat, last)
         except ProjectionError as error:
-            if phase.p and self.space.loose is not self.space:
+            if phase.p and self.space.leans:
                 self.space.project_(phase, phase.p)  # as the drift that failed would have done
                 for p in phase.p:
                     torch.nan_to_num_(p, 0.0, 0.0, 0.0)  # where a gradient was too large for its product

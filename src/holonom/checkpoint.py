@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .cell import state_dtype
+from .constraints.base import MOMENTA
 from .errors import CheckpointError
 
 _MUST_AGREE = {
@@ -41,9 +42,9 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, Any]], sav
                 for k in own.keys() | theirs.keys()
                 if k not in own or k not in theirs or own[k].shape != theirs[k].shape
             }
-            if wrong == {"momentum", "spin"}:
+            if len(wrong) == 2 and wrong < set(MOMENTA):
                 raise CheckpointError(
-                    f"group {number}: the checkpoint keeps the momentum of a square orthogonal weight of shape "
+                    f"group {number}: the checkpoint keeps the momentum of an orthogonal weight of shape "
                     f"{tuple(p.shape)} in other coordinates (an earlier version of holonom, or other iterations); "
                     f"start from the weights alone"
                 )

@@ -114,7 +114,8 @@ def run_program(
         draw += len(ops)
         if update is not None:
             assert thermostat is not None
-            energy = sum_of_squares([m for part in work for m in part.batch.momenta], keep=thermostat.ndim)
+            momenta = [m for part in work for m in part.cell.space.tangent(part.batch)]
+            energy = sum_of_squares(momenta, keep=thermostat.ndim)
             freedom = sum(part.cell.degrees_of_freedom() for part in work) / thermostat.numel()
             excess = energy.to(thermostat) - freedom * physics.temperature
             thermostat.add_(time_of(update, h, owed) * physics.coupling * excess)

@@ -164,12 +164,9 @@ def run(
     last: bool,
 ) -> None:
     """Run consecutive letters; ``last`` ones end the step, after which the space settles."""
-    final = word.rfind("A")
-    # A drift for a time of zero, which a tensor can hold, would leave momenta as they are.
-    followed = final if final > 0 and isinstance(numbers[final][0], float) else 0
-    loose = space.loose
-    for place, (letter, values, noise) in enumerate(zip(word, numbers, noises, strict=True)):
-        LETTERS[letter].flow(loose if place < followed else space, phase, force, values, noise)
+    space = space.loose
+    for letter, values, noise in zip(word, numbers, noises, strict=True):
+        LETTERS[letter].flow(space, phase, force, values, noise)
     if last:
         space.settle_(phase, step)
 

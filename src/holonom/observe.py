@@ -26,4 +26,4 @@ def kinetic_temperature(group: dict[str, Any], phases: Phases) -> float:
     freedom = sum(cell.degrees_of_freedom() for cell, _ in phases)
     if compile_word(group["scheme"]).overdamped or not freedom:
         return math.nan
-    return sum(float(sum_of_squares(phase.momenta)) for _, phase in phases) / freedom
+    return sum(float(sum_of_squares(cell.space.tangent(phase))) for cell, phase in phases) / freedom

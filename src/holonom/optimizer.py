@@ -205,13 +205,18 @@ class Langevin(Optimizer):
         """Pay what a rotated word still owes: BAOAB's closing half kick, with the gradients at hand.
 
         Positions do not change; momenta become those of the textbook's step, as
-        :meth:`temperatures` or an energy wants them. Call it after ``backward()`` at the present
-        positions; the next step knows that the debt is paid.
+        :meth:`temperatures` or an energy wants them; where a state may lean off the tangent space (a
+        ``chord`` of :class:`~holonom.constraints.Orthogonal`), only the momentum is left of it. Call it
+        after ``backward()`` at the present positions; the next step knows that the debt is paid.
         """
         active = self._active_cells()
         with self._guarded(active):
             for group, cells in zip(self.param_groups, active, strict=True):
                 engine.pay_debt(group, cells, self.state)
+        for phases in self._phases():
+            for cell, phase in phases:
+                if cell.space.leans and phase.p:
+                    cell.space.project_(phase, phase.p)
 
     def _active_cells(self) -> list[list[Cell]]:
         """The cells, less the parameters without a gradient; in-place edits are taken up here."""

@@ -1,4 +1,4 @@
-"""A drift that solves for its constraint takes any normal part of the momenta along: no projection is needed before."""
+"""A drift that solves for its constraint takes any normal part of the momenta along: no letter of a step projects."""
 
 import pytest
 import torch
@@ -22,7 +22,12 @@ def trained(word, shape, lr=0.2, **options):
     for _ in range(STEPS):
         q.grad = (3 * q.detach()).cos()
         opt.step()
-    return q.detach(), opt.state[q]["momentum"], opt
+    return q.detach(), opt.state[q]["chord"], opt
+
+
+def off_tangent(q, p):
+    y = q.mT @ p
+    return float((y + y.mT).abs().max())
 
 
 class Products(TorchFunctionMode):
@@ -44,30 +49,41 @@ class Products(TorchFunctionMode):
 def test_the_same_motion(word, shape, temperature, monkeypatch):
     options = {"coupling": 0.1, "driving_noise": 0.1} if "E" in word else {"temperature": temperature}
     q, p, opt = trained(word, shape, **options)
-    assert float(opt._spaces[0].cotangency(opt._phases()[0][0][1])) < 1e-13
+    assert off_tangent(q, p) > 1e-3
+    assert opt.cotangencies()[0] < 1e-13
+    warmth = opt.temperatures()[0]
+    opt.synchronize()
+    assert off_tangent(q, p) < 1e-13
+
     monkeypatch.setattr(Orthogonal, "loose", Constraint.loose)
-    expected, momentum, _ = trained(word, shape, **options)
+    expected, momentum, strict = trained(word, shape, **options)
+    assert off_tangent(expected, momentum) < 1e-13
+    assert warmth == pytest.approx(strict.temperatures()[0], rel=1e-12)
+    strict.synchronize()
     torch.testing.assert_close(q, expected, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(p, momentum, rtol=1e-12, atol=1e-12)
 
 
-def test_four_products_instead_of_six(monkeypatch):
-    counts = []
-    for _ in range(2):
+@pytest.mark.parametrize(("lr", "loose", "strict"), [(0.02, 3, 7), (1e-6, 2, 6)], ids=["long", "short"])
+def test_products_of_a_step(lr, loose, strict, monkeypatch):
+    """A kick's projection takes two, a drift's two more."""
+    monkeypatch.setattr(Orthogonal, "settle_", Constraint.settle_)  # has products of its own now and then
+    for count in (loose, strict):
         with Products() as products:
-            trained("OBA", (9, 4), lr=0.02)  # a short step: a long one across the manifold is projected first
-        counts.append(products.count / STEPS)
+            trained("OBA", (9, 4), lr)
+        assert products.count == count * STEPS
         monkeypatch.setattr(Orthogonal, "loose", Constraint.loose)
-    assert counts[1] - counts[0] == 2
 
 
-def test_a_step_of_no_length_leaves_tangent_momenta():
+def test_a_step_of_no_length_leaves_the_momentum():
     """A tensor lr may be zero, and then the drift does nothing."""
     lr = torch.tensor(0.2, dtype=torch.float64)
     _, _, opt = trained("BAOAB", (9, 4), lr)
+    opt.synchronize()
+    warmth = opt.temperatures()[0]
     lr.zero_()
     opt.step()
-    assert float(opt._spaces[0].cotangency(opt._phases()[0][0][1])) < 1e-13
+    assert opt.temperatures()[0] == pytest.approx(warmth, rel=1e-14)
 
 
 def test_a_drift_that_fails_leaves_tangent_momenta():
@@ -76,7 +92,6 @@ def test_a_drift_that_fails_leaves_tangent_momenta():
     q.grad = 1000 * (3 * q.detach()).cos()
     with pytest.raises(ProjectionError, match="did not converge"):
         opt.step()
-    p = opt.state[q]["momentum"]
-    y = q.detach().mT @ p
+    p = opt.state[q]["chord"]
     assert float(p.abs().max()) > 1
-    assert float((y + y.mT).abs().max()) < 1e-10
+    assert off_tangent(q.detach(), p) < 1e-10

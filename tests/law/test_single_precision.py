@@ -52,7 +52,7 @@ def test_the_way_is_that_of_double_precision(shape):
         q = weight(shape, dtype=dtype)
         opt = Langevin([q], 0.01, scheme="BAB", friction=0.0, constraint=Orthogonal())
         state = opt.state[q]
-        momentum = state["spin" if "spin" in state else "momentum"]
+        momentum = state["spin" if "spin" in state else "chord"]
         momentum.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
         opt.project_()
         start, length = q.detach().double().clone(), momentum.double().norm()
@@ -60,6 +60,7 @@ def test_the_way_is_that_of_double_precision(shape):
         for _ in range(200):
             q.grad = torch.zeros_like(q)
             opt.step()
+        opt.synchronize()
         ways.append((q.detach().double() - start, momentum.double()))
     (exact, spin), (way, other) = ways
     assert float((way - exact).norm() / exact.norm()) < 2e-5

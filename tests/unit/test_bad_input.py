@@ -202,7 +202,7 @@ def test_a_checkpoint_with_momenta_in_other_coordinates_says_so():
     saved = one.state_dict()
     saved["state"][0]["momentum"] = saved["state"][0].pop("spin")
     with pytest.raises(
-        CheckpointError, match=r"square orthogonal weight of shape \(3, 3\) in other coordinates.*weights alone"
+        CheckpointError, match=r"an orthogonal weight of shape \(3, 3\) in other coordinates.*weights alone"
     ):
         other.load_state_dict(saved)
 

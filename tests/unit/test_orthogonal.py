@@ -58,6 +58,7 @@ class Setup:
         if word == "L":
             return
         self.turning = self.stack[1] == self.stack[2] and iterations is None
+        self.strict = iterations is not None
         for state, p in zip(self.states, self.params, strict=True):
             q = self.matrices(array(p))
             tangent = np.stack([oracle.orthogonal_project(m, 0.5 * rng.standard_normal(m.shape)) for m in q])
@@ -66,8 +67,8 @@ class Setup:
 
     @property
     def momentum(self):
-        """Square weights keep QᵀP."""
-        return "spin" if self.turning else "momentum"
+        """Square weights keep QᵀP, others the last chord."""
+        return "momentum" if self.strict else "spin" if self.turning else "chord"
 
     def matrices(self, x):
         """A parameter's tall matrices (stack, r, s)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_scaled_, scaled
 
-MOMENTA = ("momentum", "spin")
+MOMENTA = ("momentum", "spin", "chord")
 VIEWS = (None, "conv", "batch", "batch conv")
 
 
@@ -73,12 +73,24 @@ class Constraint:
 
     @property
     def loose(self) -> Constraint:
-        """The same space for letters behind which a drift comes in the same step.
+        """The same space for the letters of a step.
 
-        Where ``drift_`` goes to the same point whatever the momentum's normal part is, and leaves none of it, momenta
-        need not be made tangent before.
+        Where ``drift_`` goes to the same point whatever the momentum's normal part is, they need not keep it tangent:
+        it may lean until somebody looks at it (:meth:`tangent`).
         """
         return self
+
+    @property
+    def leans(self) -> bool:
+        return self.loose is not self
+
+    def tangent(self, phase: Phase) -> Tensors:
+        """The momenta; of those that may lean, copies that do not."""
+        if not self.leans:
+            return phase.momenta
+        momenta = [m.clone() for m in phase.momenta]
+        self.project_(phase, momenta)
+        return momenta
 
     def view(self, q: Tensor) -> Tensor:
         """The tensor as (…, *block); always a view, never a copy."""

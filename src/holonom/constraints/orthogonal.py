@@ -17,19 +17,18 @@ from .products import (
     exact_gram_error,
     gram,
     gram_error,
+    is_blocked,
     longest_column,
     product_within,
-    scaled_less_product,
-    scaled_product,
     skew_gram,
     skew_part,
     subtract_product_,
 )
+from .slide import short_step, slide_
 
 _POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step only get their turn, too
 _DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
-_NORMAL = 0.03  # of a step along QS, S symmetric: it makes an error of QᵀQ = I grow by 1 + 2|S| between polishes
-_LEAN = 64  # times as far as Q may be from the manifold after a drift, P may lean off its tangent space
+_ACROSS = 0.5  # of a gradient's columns, about, points off the manifold
 
 
 class Orthogonal(Constraint):
@@ -49,8 +48,10 @@ class Orthogonal(Constraint):
     - A:  Q' as above with Z = hP;  P ← Π_{Q'}(P − QΛ/h)                (RATTLE, 4.56)
     - L:  Q' as above with Z = −h∇L + √(2τh) R                          (4.53)
 
-    Λ takes up whatever symmetric part QᵀZ has, so Q' does not depend on P's normal part, and Π is left out of
-    letters that A follows (:attr:`loose`): OBA takes four tall products instead of six.
+    Λ takes up whatever symmetric part QᵀZ has, so Q' does not depend on P's normal part, and no letter of a step needs
+    Π. The state is ``chord``, the last drift's (Q' − Q)/h and what letters added to it since; the momentum is its
+    tangent part, Π·chord, and :meth:`holonom.Langevin.synchronize` leaves just that. A short step takes
+    one symmetric product and one more (:mod:`.slide`).
 
     A square weight has no directions but those it turns in. Its state is ``spin``, the skew matrix Ω = QᵀP, and
     noise is drawn in the weight's own frame, where it has the same law:
@@ -103,7 +104,9 @@ class Orthogonal(Constraint):
         return other
 
     def momentum_name(self, q: Tensor) -> str:
-        return "spin" if self._turns(self.view(q)) else "momentum"
+        if self.iterations is not None:
+            return "momentum"
+        return "spin" if _square(self.view(q)) else "chord"
 
     def view(self, q: Tensor) -> Tensor:
         matrix = as_matrix(q, self.block_view)
@@ -152,29 +155,23 @@ class Orthogonal(Constraint):
             time = spread(h, q) if isinstance(h, Tensor) else h
             if self._turns(q):
                 self._turn_(q, time * p)
-            elif isinstance(time, float) and time < torch.finfo(q.dtype).tiny:  # nor could P be divided by it
+                continue
+            if isinstance(time, Tensor) or time >= torch.finfo(q.dtype).tiny:  # P could not be divided by less
+                self._rattle_(q, p, time)
+            if self._tangent:
                 _project_(q, p)
-            elif self.iterations is not None:
-                start = q + time * p
-                moved = self._iterate(q, start)
-                p.add_(divided(moved - start, time))
-                q.copy_(moved)
-                _project_(q, p)
-            else:
-                tolerance = self._tolerance(q)
-                shortest = 1.0 if q.is_cuda else float(torch.as_tensor(h).min())
-                z, scale = (time * p, 1.0) if isinstance(time, Tensor) else (p, time)
-                # What the solve leaves enters P divided by h.
-                step, d = self._slide_(q, z, scale, tolerance * min(1.0, _LEAN * shortest))
-                # RATTLE: P̄ = (Q' − Q)/h. sym(Q'ᵀP̄) = −D/h is known, so its projection needs no product Q'ᵀP̄.
-                if isinstance(time, Tensor):
-                    p.copy_(divided(step, time, p))
-                else:
-                    torch.div(step, time, out=p)
-                if self._tangent and d is not None:
-                    normal = divided(d.to(q.dtype), -time)
-                    if q.is_cuda or longest_column(normal) > _LEAN * tolerance:
-                        subtract_product_(p, q, normal)
+
+    def _rattle_(self, q: Tensor, p: Tensor, time: Scalar) -> None:
+        """Q' from Z = hP, and P̄ = (Q' − Q)/h, which leans off the tangent space at Q' by ½hPᵀP."""
+        if self.iterations is not None:
+            start = q + time * p
+            moved = self._iterate(q, start)
+            p.add_(divided(moved - start, time))
+            q.copy_(moved)
+        elif isinstance(time, Tensor):
+            p.copy_(divided(slide_(q, time * p, 1.0, self._tolerance(q), normal=0.0), time, p))
+        else:
+            torch.div(slide_(q, p, time, self._tolerance(q), normal=0.0), time, out=p)
 
     def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
         if noise or isinstance(h, Tensor) or self.iterations is not None:
@@ -196,37 +193,25 @@ class Orthogonal(Constraint):
 
     def _move_(self, q: Tensor, z: Tensor, scale: float) -> None:
         """Q ← Q + cZ − QΛ."""
-        if _square(q):
+        if not _square(q):
+            slide_(q, z, scale, self._tolerance(q), _ACROSS)
+        elif not self._nudge_(q, z, scale):
             self._turn_(q, skew_gram(q, z, scale))
-        else:
-            self._slide_(q, z, scale, self._tolerance(q))
+
+    def _nudge_(self, q: Tensor, z: Tensor, scale: float) -> bool:
+        """The same for a square Q, if it is large and the step short: half a product less than a turn takes."""
+        if q.is_cuda or not is_blocked(q.shape):
+            return False
+        step = short_step(q, z, scale, abs(scale) * longest_column(z), self._tolerance(q), _ACROSS)
+        if step is not None:
+            q.add_(step)
+        return step is not None
 
     def _turn_(self, q: Tensor, skew: Tensor) -> None:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
         d = deviation(skew, None, True, self._tolerance(q))
         # Not in one call: small products would be rounded at the size of Q after every term.
         q.add_(product(q, skew if d is None else skew.add_(d)))
-
-    def _slide_(self, q: Tensor, z: Tensor, scale: float, tolerance: float) -> tuple[Tensor, Tensor | None]:
-        """Q ← Q + cZ − QΛ. Returns what was added, and D."""
-        longest = 1.0 if q.is_cuda else longest_column(z)
-        if not 1e-15 < longest < 1e15:  # squares would leave the range of the numbers
-            z, scale, longest = scale * z, 1.0, abs(scale) * longest
-        y, skew, symmetric = _split(q, z, scale)
-        if q.is_cuda or not longest_column(symmetric) <= _NORMAL:
-            z, scale = scaled_less_product(z, scale, q, symmetric), 1.0
-            longest = 1.0 if q.is_cuda else longest_column(z)
-            y, skew, symmetric = _split(q, z, scale)
-        size = torch.inf if q.is_cuda else scale * longest * scale * longest
-        excess = product_within(z.mT, z, size, tolerance, symmetric=True)  # that is, within it once scaled
-        if excess is not None:
-            within = product_within(y.mT, y, size, tolerance, symmetric=True)
-            excess = excess.to(q.dtype).mul_(scale * scale)
-            excess = excess if within is None else excess.sub_(within)
-        d = deviation(skew, excess, False, tolerance)
-        step = scaled_less_product(z, scale, q, symmetric if d is None else symmetric.sub_(d))
-        q.add_(step)
-        return step, d
 
     def _tolerance(self, q: Tensor) -> float:
         """Of one step: what several leave adds up until :meth:`settle_` removes it."""
@@ -261,7 +246,7 @@ class Orthogonal(Constraint):
 
     def cotangency(self, phase: Phase) -> Tensor:
         worst = []
-        for q, p in zip(phase.q, phase.p, strict=True):
+        for q, p in zip(phase.q, self.tangent(phase), strict=True):
             y = p if self._turns(q) else gram(q, p)
             worst.append((y + y.mT).abs().max())
         return torch.stack(worst).max()
@@ -274,13 +259,6 @@ class Orthogonal(Constraint):
 
 def _square(q: Tensor) -> bool:
     return q.shape[-2] == q.shape[-1]
-
-
-def _split(q: Tensor, z: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """cQᵀZ, its skew and its symmetric part."""
-    y = scaled_product(q.mT, z, scale)
-    skew = skew_part(y)
-    return y, skew, y - skew
 
 
 def _project_(q: Tensor, p: Tensor) -> None:

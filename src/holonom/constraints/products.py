@@ -57,7 +57,7 @@ def _has_coarse_instructions() -> bool:
 def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
     """a·b where that is symmetric: of a large matrix, the blocks below the diagonal are copies of those above."""
     side = a.shape[-2]
-    if a.ndim > 2 or side < _BLOCKED or a.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if not is_blocked(a.shape) or a.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.matmul(a, b)
     whole = a.new_empty(side, side)
     block = math.ceil(side / _BLOCKS)
@@ -66,6 +66,11 @@ def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
         torch.mm(a[start:end], b[:, start:], out=whole[start:end, start:])
         whole[end:, start:end] = whole[start:end, end:].mT
     return whole
+
+
+def is_blocked(shape: torch.Size) -> bool:
+    """Whether a symmetric product of so many rows takes less time than another."""
+    return len(shape) == 2 and shape[0] >= _BLOCKED
 
 
 def gram(a: Tensor, b: Tensor) -> Tensor:

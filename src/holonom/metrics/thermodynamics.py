@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cell import Cell, State
 from ..constraints.base import MOMENTA, Constraint
 from ..lists import spread
 from ..optimizer import Langevin
@@ -67,7 +68,7 @@ class Thermometer:
         sums = self._sums.setdefault(p, {"target": 0.0, "kinetic": 0.0, "q": 0.0, "force": 0.0, "virial": 0.0})
         tau = group["temperature"]
         sums["target"] += float(tau.double().mean()) if isinstance(tau, Tensor) else tau
-        sums["kinetic"] += _squared_momenta(self.optimizer.state[p], space)
+        sums["kinetic"] += _squared_momenta(p, space, self.optimizer.state)
         if p.grad is not None and type(space) is Constraint:
             q, decay = p.double(), group["weight_decay"]
             force = p.grad.double() * (-1 if group["maximize"] else 1)
@@ -111,9 +112,8 @@ def equipartition(optimizer: Langevin) -> dict[str, float]:
     return {row.name: row.kinetic / row.target if row.target else torch.nan for row in thermometer.table()}
 
 
-def _squared_momenta(state: dict[str, Any], space: Constraint) -> float:
-    momenta = [state[name] for name in MOMENTA if name in state]
-    if not momenta:
+def _squared_momenta(p: Tensor, space: Constraint, state: dict[Tensor, State]) -> float:
+    if not any(name in state[p] for name in MOMENTA):
         return torch.nan
-    slack = [state[space.slots[1]]] if len(space.slots) > 1 else []
-    return sum(float(x.double().square().sum()) for x in momenta + slack)
+    cell = Cell(space, [p], ["a parameter"], [0])
+    return sum(float(x.double().square().sum()) for x in space.tangent(cell.widened(cell.phase(state))))
