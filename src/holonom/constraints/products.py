@@ -55,7 +55,7 @@ def _has_coarse_instructions() -> bool:
 
 
 def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
-    """a·b where that is symmetric: of a large matrix, the blocks below the diagonal are copies of those above."""
+    """a·b where that is symmetric: of a large matrix, the blocks above the diagonal are copies of those below."""
     side = a.shape[-2]
     if not is_blocked(a.shape) or a.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return torch.matmul(a, b)
@@ -63,8 +63,8 @@ def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
     block = math.ceil(side / _BLOCKS)
     for start in range(0, side, block):
         end = min(start + block, side)
-        torch.mm(a[start:end], b[:, start:], out=whole[start:end, start:])
-        whole[end:, start:end] = whole[start:end, end:].mT
+        torch.mm(a[start:], b[:, start:end], out=whole[start:, start:end])
+        whole[start:end, end:] = whole[end:, start:end].mT
     return whole
 
 
