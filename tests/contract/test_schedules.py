@@ -121,8 +121,12 @@ def test_steps_of_no_time_leave_no_trace_on_what_follows(case, when):
     opt.param_groups[0]["lr"] = 0.1
     train(net, opt, 4 - when)
     train(plain, plain_opt, 4)
-    same = assert_close if case.orthogonal else assert_equal
-    same(snapshot(net, opt), snapshot(plain, plain_opt))
+    if not case.orthogonal:
+        assert_equal(snapshot(net, opt), snapshot(plain, plain_opt))
+        return
+    for optimizer in (opt, plain_opt):  # weights were polished at other times, which shows in a chord divided by h
+        optimizer.synchronize()
+    assert_close(snapshot(net, opt), snapshot(plain, plain_opt))
 
 
 # ── tensors ───────────────────────────────────────────────────────────────────────────────────────
