@@ -11,9 +11,10 @@ from torch import Tensor
 
 from holonom import Langevin, compiling
 from holonom.constraints import Circle, Constraint, Orthogonal, Sphere
+from holonom.constraints.products import has_coarse_instructions
 
 from .tensors import Problem, circle_error, orthogonality_error, sphere_error
-from .timing import Contender, MissingPeer, Runnable
+from .timing import Contender, MissingPeer, Runnable, UnsuitedPeer
 
 Measure = Callable[[Sequence[Tensor]], float]
 
@@ -123,6 +124,9 @@ def muon(problem: Problem, lr: float = 1e-3) -> Contender:
     def build() -> Runnable:
         if not hasattr(torch.optim, "Muon"):
             raise MissingPeer("this torch has no Muon")
+        large = max(w.numel() for w in problem.start) >= 1 << 18
+        if large and Problem.device == "cpu" and not has_coarse_instructions():
+            raise UnsuitedPeer("no bfloat16 instructions")
         params = [torch.nn.Parameter(w.flatten(1).clone()) for w in problem.start]
         optimizer = torch.optim.Muon(params, lr=lr, weight_decay=0.0)
         flat = Problem([], gradients=0)

@@ -15,7 +15,7 @@ from rich.console import Console
 from .report import Row, machine, print_section, write
 from .sections import SECTIONS, Section
 from .tensors import Problem
-from .timing import Contender, Effort, Measurement, MissingPeer, Timed, interleave
+from .timing import Contender, Effort, Measurement, MissingPeer, Timed, UnsuitedPeer, interleave
 
 QUICK = Effort(block_seconds=1e-3, most_steps=3, most_rounds=2, least_rounds=2, seconds=0.01, patience=1)
 
@@ -33,6 +33,8 @@ def measure(section: Section, quick: bool) -> list[Row]:
             built.append((contender, row, Timed(contender.build(), effort)))
         except MissingPeer:
             row.status = "not installed"
+        except UnsuitedPeer as reason:
+            row.status = f"left out: {reason}"
         except Exception as error:  # a peer's failure is a result too
             row.status = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     measurements = interleave(baseline, [timed for _, _, timed in built], effort)

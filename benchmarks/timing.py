@@ -32,6 +32,10 @@ class MissingPeer(Exception):
     """A library to compare with is not installed."""
 
 
+class UnsuitedPeer(Exception):
+    """It would take minutes here, for a reason that says nothing about it."""
+
+
 @dataclass
 class Runnable:
     """Something that can be stepped.

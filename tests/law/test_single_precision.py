@@ -147,3 +147,34 @@ def test_a_force_across_the_manifold_does_not_push_weights_off(rate, shape, word
         opt.step()
         assert opt.residuals()[0] <= 1e-6
         assert word == "L" or opt.cotangencies()[0] <= 1e-5
+
+
+@pytest.mark.parametrize("shape", [(60, 20), (7, 33)], ids=str)
+def test_a_rate_that_nearly_vanishes_leaves_the_momentum(shape):
+    """Weights are put right by roundings of 1, which a drift must not divide by its h and keep as momentum."""
+    warmth = []
+    for dtype in (torch.float64, torch.float32):
+        q = weight(shape, dtype=dtype)
+        opt = Langevin([q], 0.05, constraint=Orthogonal())
+        for lr in (*[0.05] * 20, 1e-3, 1e-5, 1e-9, 1e-9, 1e-5, *[0.05] * 20):
+            opt.param_groups[0]["lr"] = lr
+            q.grad = gradient(shape, 1, 0).to(dtype)
+            opt.step()
+            assert float(opt.state[q]["chord"].norm()) < 3
+        warmth.append(opt.temperatures()[0])
+    assert warmth[1] == pytest.approx(warmth[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(60, 20), (7, 33)], ids=str)
+def test_roundings_of_the_gram_matrix_do_not_turn_the_weights(shape):
+    q = weight(shape)
+    opt = Langevin([q], 1e-4, scheme="BAB", friction=0.0, constraint=Orthogonal())
+    chord = opt.state[q]["chord"].normal_(generator=torch.Generator().manual_seed(2))
+    opt.project_()
+    chord.mul_(1e-3 / chord.norm())
+    before = chord.clone()
+    for _ in range(300):
+        q.grad = torch.zeros_like(q)
+        opt.step()
+    opt.synchronize()
+    assert float((chord - before).norm() / before.norm()) < 5e-5

@@ -168,10 +168,15 @@ class Orthogonal(Constraint):
             moved = self._iterate(q, start)
             p.add_(divided(moved - start, time))
             q.copy_(moved)
-        elif isinstance(time, Tensor):
-            p.copy_(divided(slide_(q, time * p, 1.0, self._tolerance(q), normal=0.0), time, p))
+            return
+        z, scale = (time * p, 1.0) if isinstance(time, Tensor) else (p, time)
+        step = slide_(q, z, scale, self._tolerance(q), normal=0.0)
+        if step is None:
+            return
+        if isinstance(time, Tensor):
+            p.copy_(divided(step, time, p))
         else:
-            torch.div(slide_(q, p, time, self._tolerance(q), normal=0.0), time, out=p)
+            torch.div(step, time, out=p)
 
     def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
         if noise or isinstance(h, Tensor) or self.iterations is not None:
@@ -202,10 +207,10 @@ class Orthogonal(Constraint):
         """The same for a square Q, if it is large and the step short: half a product less than a turn takes."""
         if q.is_cuda or not is_blocked(q.shape):
             return False
-        step = short_step(q, z, scale, abs(scale) * longest_column(z), self._tolerance(q), _ACROSS)
-        if step is not None:
-            q.add_(step)
-        return step is not None
+        short = short_step(q, z, scale, abs(scale) * longest_column(z), self._tolerance(q), _ACROSS)
+        if short is not None:
+            q.add_(short.step)
+        return short is not None
 
     def _turn_(self, q: Tensor, skew: Tensor) -> None:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""

@@ -45,11 +45,11 @@ def _rounded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def coarse_is_faster(a: Tensor, b: Tensor) -> bool:
     large = a.numel() * b.shape[-1] >= _COARSE_PAYS
-    return large and a.dtype == torch.float32 and not a.is_cuda and _has_coarse_instructions()
+    return large and a.dtype == torch.float32 and not a.is_cuda and has_coarse_instructions()
 
 
 @cache
-def _has_coarse_instructions() -> bool:
+def has_coarse_instructions() -> bool:
     ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # not in every torch
     return ask is not None and torch.backends.mkldnn.is_available() and bool(ask())  # type: ignore[no-untyped-call]
 

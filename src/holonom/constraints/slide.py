@@ -10,6 +10,8 @@ Any other step is solved for in the s × s matrices Y and ZᵀZ (:mod:`.deviatio
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -26,39 +28,51 @@ from .products import (
 
 _NORMAL = 0.03  # of a step along QS, S symmetric: it makes an error of QᵀQ = I grow by 1 + 2|S| between polishes
 _SEEN = 8  # times as much as a step may leave that nobody sees, one may leave that the next step sees
+_EXPLAINED = 2.5  # times as long as Z, E is by Z alone: 2, and |Z|
 
 
-def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float) -> Tensor:
-    """Q ← Q + cZ − QΛ; returns what was added. ``normal``: the share of Z expected to lie along Q."""
+class Short(NamedTuple):
+    """cZ − ½QE, and whether that is Z's doing rather than what was wrong with Q."""
+
+    step: Tensor
+    own: bool
+
+
+def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float) -> Tensor | None:
+    """Q ← Q + cZ − QΛ. Returns what was added; None for cZ, where Λ only put right what was wrong with Q before.
+
+    ``normal``: the share of Z expected to lie along Q.
+    """
     longest = 1.0 if q.is_cuda else longest_column(z)
     if not 1e-15 < longest < 1e15:  # squares would leave the range of the numbers
         z, scale, longest = scale * z, 1.0, abs(scale) * longest
-    step = short_step(q, z, scale, abs(scale) * longest, tolerance, normal)
-    if step is None:
-        step = _long_step(q, z, scale, longest, tolerance)
+    short = short_step(q, z, scale, abs(scale) * longest, tolerance, normal)
+    step = _long_step(q, z, scale, longest, tolerance) if short is None else short.step
     q.add_(step)
-    return step
+    return step if short is None or short.own else None
 
 
-def short_step(q: Tensor, z: Tensor, scale: float, longest: float, tolerance: float, normal: float) -> Tensor | None:
-    """cZ − ½QE, or None where that is not exact. ``longest``: the longest column of cZ."""
+def short_step(q: Tensor, z: Tensor, scale: float, longest: float, tolerance: float, normal: float) -> Short | None:
+    """None where it is not exact. ``longest``: the longest column of cZ."""
     allowed = _SEEN * tolerance
     promising = longest * longest * (normal + longest) <= allowed
     if q.is_cuda or not promising or not multiplies_exactly():
         return None
-    stretch = _stretch(torch.add(q, z, alpha=scale))
-    length = longest_column(stretch)
+    half = _half_stretch(torch.add(q, z, alpha=scale))
+    length = 2 * longest_column(half)
     if not length * (longest + length / 4) <= allowed:
         return None
-    return scaled_less_product(z, scale, q, stretch.mul_(0.5))
+    return Short(scaled_less_product(z, scale, q, half), length <= _EXPLAINED * longest)
 
 
-def _stretch(moved: Tensor) -> Tensor:
-    """MᵀM − I; M is overwritten."""
-    stretch = symmetric_product(moved.mT, moved)
+def _half_stretch(moved: Tensor) -> Tensor:
+    """½(MᵀM − I); M is overwritten."""
+    product = symmetric_product(moved.mT, moved)
+    # What rounding leaves of a skew part would turn the weights, and P by as much divided by h.
+    half = product.add(product.mT).mul_(0.25)
     # Sums of squares grow to 1, and a product loses digits on the way; a sum is taken in parts.
-    stretch.diagonal(dim1=-2, dim2=-1).copy_(moved.square_().sum(-2).sub_(1))
-    return stretch
+    half.diagonal(dim1=-2, dim2=-1).copy_(moved.square_().sum(-2).sub_(1).mul_(0.5))
+    return half
 
 
 def _long_step(q: Tensor, z: Tensor, scale: float, longest: float, tolerance: float) -> Tensor:
