@@ -160,15 +160,17 @@ class Cell:
         if self.space.fusible and fuse.worth_it(wanted, self.elements, step):
             self._fuser(self.skip, word, phase, force, numbers, noises, step, last, lasting=phase is self._phase)
             return
-        # Half precision rounds so much that what is done now and then must be done always.
-        beat = step if self.params[0].dtype.itemsize >= 4 else 0
+        space, beat = self.space, step
+        if self.params[0].dtype.itemsize < 4:
+            # Half precision rounds so much that what is done now and then must be done always.
+            space, beat = space.rounded, 0
         try:
             if foreach is False:
                 for i in range(len(phase.q)):
                     one = fuse.cut(phase, force, numbers, noises, [i])
-                    run_unless(self.skip, self.space, word, *one, beat, last)
+                    run_unless(self.skip, space, word, *one, beat, last)
             else:
-                run_unless(self.skip, self.space, word, phase, force, numbers, noises, beat, last)
+                run_unless(self.skip, space, word, phase, force, numbers, noises, beat, last)
         except ProjectionError as error:
             if phase.p and self.space.leans:
                 self.space.project_(phase, phase.p)  # as the drift that failed would have done

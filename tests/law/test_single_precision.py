@@ -178,3 +178,44 @@ def test_roundings_of_the_gram_matrix_do_not_turn_the_weights(shape):
         opt.step()
     opt.synchronize()
     assert float((chord - before).norm() / before.norm()) < 5e-5
+
+
+def test_a_replica_at_nearly_no_rate_keeps_its_momentum():
+    """What one replica's step explains may be garbage to another whose h is a millionth of it."""
+    q = torch.nn.Parameter(torch.stack([weight((12, 4), seed).detach() for seed in range(2)]))
+    rates = torch.tensor([1e-3, 1e-12])
+    opt = Langevin([q], rates, scheme="BAB", friction=0.0, constraint=Orthogonal(view="batch"))
+    chord = opt.state[q]["chord"].normal_(generator=torch.Generator().manual_seed(2))
+    opt.project_()
+    before = chord[1].clone()
+    for _ in range(3):
+        q.grad = torch.zeros_like(q)
+        opt.step()
+    assert float((chord[1] - before).norm() / before.norm()) < 1e-6
+
+
+def test_half_precision_does_not_heat():
+    """Weights are rounded behind every step, and what puts them right is not normal any more when it is."""
+    q = torch.nn.Parameter(weight((20, 1)).detach().half())
+    opt = Langevin([q], 3e-3, scheme="BAB", friction=0.0, constraint=Orthogonal())
+    chord = opt.state[q]["chord"].normal_(generator=torch.Generator().manual_seed(2))
+    opt.project_()
+    chord.mul_(0.1 / chord.norm())
+    before = opt.temperatures()[0]
+    for _ in range(500):
+        q.grad = torch.zeros_like(q)
+        opt.step()
+    assert opt.temperatures()[0] == pytest.approx(before, rel=1e-3)
+
+
+@pytest.mark.parametrize("word", ["L", "OBA"])
+@pytest.mark.parametrize("shape", [(60, 20), (256, 256)], ids=str)
+def test_weights_without_a_force_stand_still(word, shape):
+    q = weight(shape)
+    opt = Langevin([q], 0.01, scheme=word, constraint=Orthogonal())
+    for n in range(53):
+        q.grad = torch.zeros_like(q)
+        opt.step()
+        if n == 13:  # polished twice
+            before = q.detach().clone()
+    assert float((q - before).abs().max()) < 2e-8

@@ -81,6 +81,11 @@ class Constraint:
         return self
 
     @property
+    def rounded(self) -> Constraint:
+        """The same space for positions that are rounded to half precision behind every step."""
+        return self
+
+    @property
     def leans(self) -> bool:
         return self.loose is not self
 

@@ -91,6 +91,7 @@ class Orthogonal(Constraint):
         elif tolerance is not None:
             self.lost = max(self.lost, 2 * tolerance)
         self._tangent = True
+        self._rounded = False
 
     def __repr__(self) -> str:
         return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
@@ -101,6 +102,12 @@ class Orthogonal(Constraint):
             return self
         other = copy.copy(self)
         other._tangent = False
+        return other
+
+    @property
+    def rounded(self) -> Constraint:
+        other = copy.copy(self)
+        other._rounded = True
         return other
 
     def momentum_name(self, q: Tensor) -> str:
@@ -169,13 +176,14 @@ class Orthogonal(Constraint):
             p.add_(divided(moved - start, time))
             q.copy_(moved)
             return
-        z, scale = (time * p, 1.0) if isinstance(time, Tensor) else (p, time)
-        step = slide_(q, z, scale, self._tolerance(q), normal=0.0)
-        if step is None:
+        tolerance = self._tolerance(q)
+        if isinstance(time, Tensor):  # one a replica: what is nothing to one of them may be much to another
+            step = slide_(q, time * p, 1.0, tolerance, normal=None)
+            if step is not None:
+                p.copy_(divided(step, time, p))
             return
-        if isinstance(time, Tensor):
-            p.copy_(divided(step, time, p))
-        else:
+        step = slide_(q, p, time, tolerance, normal=None if self._rounded else 0.0)
+        if step is not None:
             torch.div(step, time, out=p)
 
     def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
@@ -207,7 +215,8 @@ class Orthogonal(Constraint):
         """The same for a square Q, if it is large and the step short: half a product less than a turn takes."""
         if q.is_cuda or not is_blocked(q.shape):
             return False
-        short = short_step(q, z, scale, abs(scale) * longest_column(z), self._tolerance(q), _ACROSS)
+        longest = abs(scale) * longest_column(z)
+        short = short_step(q, z, scale, longest, self._tolerance(q), _ACROSS) if longest else None
         if short is not None:
             q.add_(short.step)
         return short is not None

@@ -38,15 +38,17 @@ class Short(NamedTuple):
     own: bool
 
 
-def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float) -> Tensor | None:
+def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float | None) -> Tensor | None:
     """Q ← Q + cZ − QΛ. Returns what was added; None for cZ, where Λ only put right what was wrong with Q before.
 
-    ``normal``: the share of Z expected to lie along Q.
+    ``normal``: the share of Z expected to lie along Q; None if the step is not to be taken for a short one.
     """
     longest = 1.0 if q.is_cuda else longest_column(z)
+    if longest == 0:
+        return None
     if not 1e-15 < longest < 1e15:  # squares would leave the range of the numbers
         z, scale, longest = scale * z, 1.0, abs(scale) * longest
-    short = short_step(q, z, scale, abs(scale) * longest, tolerance, normal)
+    short = None if normal is None else short_step(q, z, scale, abs(scale) * longest, tolerance, normal)
     step = _long_step(q, z, scale, longest, tolerance) if short is None else short.step
     q.add_(step)
     return step if short is None or short.own else None
@@ -71,7 +73,7 @@ def _half_stretch(moved: Tensor) -> Tensor:
     # What rounding leaves of a skew part would turn the weights, and P by as much divided by h.
     half = product.add(product.mT).mul_(0.25)
     # Sums of squares grow to 1, and a product loses digits on the way; a sum is taken in parts.
-    half.diagonal(dim1=-2, dim2=-1).copy_(moved.square_().sum(-2).sub_(1).mul_(0.5))
+    half.diagonal(dim1=-2, dim2=-1).copy_((moved.square_().sum(-2) - 1) / 2)
     return half
 
 
