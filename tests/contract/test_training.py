@@ -111,7 +111,6 @@ def test_training_leaves_the_global_generator_alone():
     ("optimizer", "compiled", "network"),
     [
         ("sgd", True, make),
-        ("c_cola_od", True, make_tiny),
         ("adlala", True, make_small),
         ("c_cola_od", "gradients", make),
     ],

@@ -87,6 +87,7 @@ class Constraint:
 
     @property
     def leans(self) -> bool:
+        """Whether steps leave momenta that are not tangent."""
         return self.loose is not self
 
     def tangent(self, phase: Phase) -> Tensors:
