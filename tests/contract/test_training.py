@@ -148,7 +148,7 @@ def test_windows_serve_a_text_and_what_follows():
     assert torch.equal(y, streams[5:9])
 
 
-@pytest.mark.parametrize(("optimizer", "compiled"), [("sgd", True), ("c_cola_od", True), ("sgd", "gradients")])
+@pytest.mark.parametrize(("optimizer", "compiled"), [("sgd", True), ("sgd", "gradients")])
 def test_without_a_compiler_training_goes_on_and_says_so_once(optimizer, compiled, monkeypatch, recwarn):
     from torch._inductor import config
 
