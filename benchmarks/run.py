@@ -101,9 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 section_rows = measure(section, options.quick)
                 print_section(console, section.title, section_rows)
                 rows += section_rows
+                write(options.out, rows, facts)  # now: sections take minutes, and a run may not reach its end
                 if not options.quick:
                     torch.compiler.reset()  # compiled code of one section must not be looked through by the next
-    write(options.out, rows, facts)
     console.print(f"written to {options.out}/bench.json and bench.png")
     return 0
 

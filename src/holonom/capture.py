@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from .batches import Batches
 from .compiling import attempted, own, say_uncompiled
+from .counter import OPTIONS
 from .ensemble import Ensemble, Loss
 from .fuse import compiler_options
 from .multirate.due import DueOptimizer
@@ -161,7 +162,7 @@ class Stepper:
             for cells, advance in named:
                 advance([[gradients[name] for name in cell] for cell in cells])
 
-        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False, options=compiler_options())
+        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False, options=compiler_options() | OPTIONS)
         self._numbers_then = self._numbers()
         return self._whole
 

@@ -22,6 +22,9 @@ _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53 - (1 << 32), 0xCD9E8D57 - (1 << 32))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LARGE = 1 << 17  # normals
+# How to compile draws. Wherever a compiler uses a result it writes its operations out again, up to so many of them.
+# Philox uses every word several times a round: twenty thousand operations would come of two hundred.
+OPTIONS = {"realize_opcount_threshold": 8}
 
 Spec = tuple[torch.Size, torch.dtype, int, int]  # one tensor to draw: its shape, dtype, parameter and part
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -122,4 +125,4 @@ def _box_muller(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A compiled pass of its own, ten times faster than the arithmetic word by word."""
     # Every caller has shapes of its own.
-    return attempted(torch.compile(own(function, "draw"), fullgraph=True, dynamic=False), function)
+    return attempted(torch.compile(own(function, "draw"), fullgraph=True, dynamic=False, options=OPTIONS), function)
