@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holonom import Langevin
-from holonom.constraints import Orthogonal
+from holonom.constraints import Orthogonal, orthogonal
 
 
 def weight(shape, seed=0, dtype=torch.float32):
@@ -65,6 +65,29 @@ def test_the_way_is_that_of_double_precision(shape):
     (exact, spin), (way, other) = ways
     assert float((way - exact).norm() / exact.norm()) < 2e-5
     assert float((other - spin).norm() / spin.norm()) < 5e-6
+
+
+@pytest.mark.parametrize("shape", [(150, 40), (40, 300), (300, 300)], ids=str)
+@pytest.mark.parametrize(("word", "lr"), [("L", 1e-4), ("OBA", 1e-3)])
+def test_short_steps_keep_weights_right_without_polishing(word, lr, shape, monkeypatch):
+    """Each removes what those before it left; a long one is not followed by so much."""
+    polishes = []
+    exact = orthogonal.exact_gram_error
+    monkeypatch.setattr(orthogonal, "exact_gram_error", lambda q: polishes.append(1) or exact(q))
+    q = weight(shape)
+    opt = Langevin([q], lr, scheme=word, friction=1.0, constraint=Orthogonal())
+    turning = word == "OBA" and shape[0] == shape[1]  # which has no short steps
+    worst = 0.0
+    for n in range(1500 if q.numel() < 50_000 else 150):
+        q.grad = gradient(shape, 5, seed=n % 4)
+        opt.step()
+        worst = max(worst, violation(q)) if n % 10 == 0 else worst
+    assert worst <= 4e-7
+    assert bool(polishes) == turning
+    opt.param_groups[0]["lr"] = 0.1
+    for _ in range(13):
+        opt.step()
+    assert polishes
 
 
 def test_short_steps_are_not_lost_in_rounding():

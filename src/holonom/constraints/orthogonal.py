@@ -24,7 +24,7 @@ from .products import (
     skew_part,
     subtract_product_,
 )
-from .slide import short_step, slide_
+from .slide import Step, rattle_, short_step, slide_
 
 _POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step only get their turn, too
 _DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
@@ -92,6 +92,7 @@ class Orthogonal(Constraint):
             self.lost = max(self.lost, 2 * tolerance)
         self._tangent = True
         self._rounded = False
+        self._put_right: set[int] = set()  # weights in the middle of a step
 
     def __repr__(self) -> str:
         return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
@@ -102,6 +103,7 @@ class Orthogonal(Constraint):
             return self
         other = copy.copy(self)
         other._tangent = False
+        other._put_right = set()
         return other
 
     @property
@@ -169,22 +171,14 @@ class Orthogonal(Constraint):
                 _project_(q, p)
 
     def _rattle_(self, q: Tensor, p: Tensor, time: Scalar) -> None:
-        """Q' from Z = hP, and P̄ = (Q' − Q)/h, which leans off the tangent space at Q' by ½hPᵀP."""
+        """Q' from Z = hP, and P̄ = (Q' − Q)/h, which leans off the tangent space at Q'."""
         if self.iterations is not None:
             start = q + time * p
             moved = self._iterate(q, start)
             p.add_(divided(moved - start, time))
             q.copy_(moved)
-            return
-        tolerance = self._tolerance(q)
-        if isinstance(time, Tensor):  # one a replica: what is nothing to one of them may be much to another
-            step = slide_(q, time * p, 1.0, tolerance, normal=None)
-            if step is not None:
-                p.copy_(divided(step, time, p))
-            return
-        step = slide_(q, p, time, tolerance, normal=None if self._rounded else 0.0)
-        if step is not None:
-            torch.div(step, time, out=p)
+        else:
+            self._note(q, rattle_(q, p, time, self._tolerance(q), may_be_short=not self._rounded))
 
     def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
         if noise or isinstance(h, Tensor) or self.iterations is not None:
@@ -207,19 +201,26 @@ class Orthogonal(Constraint):
     def _move_(self, q: Tensor, z: Tensor, scale: float) -> None:
         """Q ← Q + cZ − QΛ."""
         if not _square(q):
-            slide_(q, z, scale, self._tolerance(q), _ACROSS)
-        elif not self._nudge_(q, z, scale):
-            self._turn_(q, skew_gram(q, z, scale))
+            short = slide_(q, z, scale, self._tolerance(q), _ACROSS)
+        else:
+            short = self._nudge_(q, z, scale)
+            if not short:
+                self._turn_(q, skew_gram(q, z, scale))
+        self._note(q, short)
 
     def _nudge_(self, q: Tensor, z: Tensor, scale: float) -> bool:
         """The same for a square Q, if it is large and the step short: half a product less than a turn takes."""
         if q.is_cuda or not is_blocked(q.shape):
             return False
-        longest = abs(scale) * longest_column(z)
-        short = short_step(q, z, scale, longest, self._tolerance(q), _ACROSS) if longest else None
+        longest = longest_column(z)
+        short = short_step(q, Step(z, scale, longest), self._tolerance(q), _ACROSS) if longest else None
         if short is not None:
-            q.add_(short.step)
+            short.take_(q)
         return short is not None
+
+    def _note(self, q: Tensor, short: bool) -> None:
+        """A short step removes what earlier ones left, so that there is nothing to polish behind it."""
+        (self._put_right.add if short else self._put_right.discard)(id(q))
 
     def _turn_(self, q: Tensor, skew: Tensor) -> None:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
@@ -236,6 +237,8 @@ class Orthogonal(Constraint):
         if self.iterations is not None or step % _POLISH_EVERY:
             return
         for q in phase.q:
+            if id(q) in self._put_right:
+                continue
             error = exact_gram_error(q)
             size = torch.inf if q.is_cuda else longest_column(error)
             change = product_within(q, error, size, self._tolerance(q))

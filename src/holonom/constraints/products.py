@@ -132,16 +132,16 @@ def _negative_product(a: Tensor, b: Tensor) -> Tensor:
     return product(-a, b) if a.numel() < b.numel() else product(a, -b)
 
 
-def subtract_product_(z: Tensor, a: Tensor, b: Tensor) -> None:
-    """Z −= A·B, in one call and without a copy where torch has one."""
+def subtract_product_(z: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    """Z −= c·A·B, in one call and without a copy where torch has one."""
     if z.stride(-2) == 1 and z.stride(-1) != 1:
-        subtract_product_(z.mT, b.mT, a.mT)
+        subtract_product_(z.mT, b.mT, a.mT, scale)
     elif a.ndim > 3 or suits_onednn(a, b):
-        z.sub_(product(a, b))
+        z.sub_(product(a, b), alpha=scale)
     elif a.ndim == 2:
-        z.addmm_(a, b, alpha=-1)
+        z.addmm_(a, b, alpha=-scale)
     else:
-        z.baddbmm_(a, b, alpha=-1)
+        z.baddbmm_(a, b, alpha=-scale)
 
 
 def longest_column(a: Tensor) -> float:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..lists import Scalar, divided
 from .deviation import deviation
 from .multiply import multiplies_exactly
 from .products import (
@@ -23,6 +24,7 @@ from .products import (
     scaled_less_product,
     scaled_product,
     skew_part,
+    subtract_product_,
     symmetric_product,
 )
 
@@ -31,53 +33,105 @@ _SEEN = 8  # times as much as a step may leave that nobody sees, one may leave t
 _EXPLAINED = 2.5  # times as long as Z, E is by Z alone: 2, and |Z|
 
 
-class Short(NamedTuple):
-    """cZ − ½QE, and whether that is Z's doing rather than what was wrong with Q."""
+class Step(NamedTuple):
+    """cZ, as long as numbers can be squared, and its longest column."""
 
-    step: Tensor
+    z: Tensor
+    scale: float
+    longest: float
+
+
+class Short(NamedTuple):
+    """M = Q + cZ, ½E, and whether E is Z's doing rather than what was wrong with Q."""
+
+    moved: Tensor
+    half: Tensor
     own: bool
 
+    def take_(self, q: Tensor) -> None:
+        """Q ← M − ½QE."""
+        subtract_product_(self.moved, q, self.half)
+        q.copy_(self.moved)
 
-def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float | None) -> Tensor | None:
-    """Q ← Q + cZ − QΛ. Returns what was added; None for cZ, where Λ only put right what was wrong with Q before.
+
+def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float | None) -> bool:
+    """Q ← Q + cZ − QΛ. Returns whether that was a short step, which leaves no error of earlier ones behind.
 
     ``normal``: the share of Z expected to lie along Q; None if the step is not to be taken for a short one.
     """
+    step = _measured(q, z, scale)
+    if step is None:
+        return False
+    short = None if normal is None else short_step(q, step, tolerance, normal)
+    if short is None:
+        q.add_(_long_step(q, step, tolerance))
+        return False
+    short.take_(q)
+    return True
+
+
+def rattle_(q: Tensor, p: Tensor, h: Scalar, tolerance: float, may_be_short: bool) -> bool:
+    """The same with Z = hP, and P ← P − QΛ/h = (Q' − Q)/h, unless Λ only put right what was wrong with Q before.
+
+    That P leans off the tangent space at Q' by ½hPᵀP.
+    """
+    each = isinstance(h, Tensor)  # one a replica: what is nothing to one of them may be much to another
+    step = _measured(q, h * p, 1.0) if isinstance(h, Tensor) else _measured(q, p, h)
+    if step is None:
+        return False
+    short = short_step(q, step, tolerance, 0.0) if may_be_short and not each else None
+    if short is None:
+        added = _long_step(q, step, tolerance)
+        q.add_(added)
+        p.copy_(divided(added, h, p))
+        return False
+    if short.own and not isinstance(h, Tensor):
+        subtract_product_(p, q, short.half, 1 / h)
+        q.add_(p, alpha=h)
+    else:
+        short.take_(q)
+    return True
+
+
+def _measured(q: Tensor, z: Tensor, scale: float) -> Step | None:
+    """None for no step at all."""
     longest = 1.0 if q.is_cuda else longest_column(z)
     if longest == 0:
         return None
     if not 1e-15 < longest < 1e15:  # squares would leave the range of the numbers
-        z, scale, longest = scale * z, 1.0, abs(scale) * longest
-    short = None if normal is None else short_step(q, z, scale, abs(scale) * longest, tolerance, normal)
-    step = _long_step(q, z, scale, longest, tolerance) if short is None else short.step
-    q.add_(step)
-    return step if short is None or short.own else None
+        return Step(scale * z, 1.0, abs(scale) * longest)
+    return Step(z, scale, longest)
 
 
-def short_step(q: Tensor, z: Tensor, scale: float, longest: float, tolerance: float, normal: float) -> Short | None:
-    """None where it is not exact. ``longest``: the longest column of cZ."""
+def short_step(q: Tensor, step: Step, tolerance: float, normal: float) -> Short | None:
+    """None where it is not exact."""
+    z, scale, _ = step
+    longest = abs(scale) * step.longest
     allowed = _SEEN * tolerance
     promising = longest * longest * (normal + longest) <= allowed
     if q.is_cuda or not promising or not multiplies_exactly():
         return None
-    half = _half_stretch(torch.add(q, z, alpha=scale))
+    moved = torch.add(q, z, alpha=scale)
+    half = _half_stretch(moved)
     length = 2 * longest_column(half)
     if not length * (longest + length / 4) <= allowed:
         return None
-    return Short(scaled_less_product(z, scale, q, half), length <= _EXPLAINED * longest)
+    return Short(moved, half, length <= _EXPLAINED * longest)
 
 
 def _half_stretch(moved: Tensor) -> Tensor:
-    """½(MᵀM − I); M is overwritten."""
+    """½(MᵀM − I)."""
     product = symmetric_product(moved.mT, moved)
     # What rounding leaves of a skew part would turn the weights, and P by as much divided by h.
     half = product.add(product.mT).mul_(0.25)
     # Sums of squares grow to 1, and a product loses digits on the way; a sum is taken in parts.
-    half.diagonal(dim1=-2, dim2=-1).copy_((moved.square_().sum(-2) - 1) / 2)
+    half.diagonal(dim1=-2, dim2=-1).copy_(((moved * moved).sum(-2) - 1) / 2)
     return half
 
 
-def _long_step(q: Tensor, z: Tensor, scale: float, longest: float, tolerance: float) -> Tensor:
+def _long_step(q: Tensor, step: Step, tolerance: float) -> Tensor:
+    """cZ − QΛ."""
+    z, scale, longest = step
     y, skew, symmetric = _split(q, z, scale)
     if q.is_cuda or not longest_column(symmetric) <= _NORMAL:
         z, scale = scaled_less_product(z, scale, q, symmetric), 1.0
