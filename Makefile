@@ -12,7 +12,7 @@ run: $(VENV)/ready
 	$(BIN)/holonom report
 
 test: $(VENV)/ready lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check $(CODE)

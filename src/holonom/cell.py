@@ -77,7 +77,7 @@ class Cell:
         seen: list[Any] = [torch.is_inference_mode_enabled()]
         seen += [(p.data_ptr(), p.stride(), p.shape) for p in self.params]
         seen += [(x.data_ptr(), x.stride()) for own in states for x in own.values()]
-        # A tensor that stands for others (a DTensor) has no address, and does not say where they lie.
+        # A tensor that stands for others has no address, and does not say where they lie.
         if self._seen != seen or not all(place[0] for place in seen[1 : len(states) + 1]):
             view, slots = self.space.view, self.space.slots
             self._seen = seen

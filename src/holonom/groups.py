@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -31,7 +32,18 @@ def check_params(params: list[Any], known: set[int]) -> None:
                 f"a parameter of shape {tuple(p.shape)} is {p.dtype}: holonom moves real floating-point tensors; "
                 f"hold real and imaginary parts as two parameters (torch.view_as_real)"
             )
+        if _is_spread(p):
+            raise TypeError(
+                f"a parameter of shape {tuple(p.shape)} is a DTensor, spread over several devices: constraints, noise "
+                f"and temperatures need whole tensors. Wrap the model in DistributedDataParallel, which keeps them "
+                f"whole, or leave this parameter out of fully_shard (ignored_params)"
+            )
         known.add(id(p))
+
+
+def _is_spread(p: Tensor) -> bool:
+    distributed = sys.modules.get("torch.distributed.tensor")  # a slow import; where nobody made it there are none
+    return distributed is not None and isinstance(p, distributed.DTensor)
 
 
 def name_of(group: dict[str, Any], offset: int, index: int) -> str:
