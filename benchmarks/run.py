@@ -1,4 +1,7 @@
-"""Measure everything: ``python -m benchmarks.run [--only SECTION] [--back-to-back] [--device cuda] [--out FOLDER]``."""
+"""Measure everything.
+
+python -m benchmarks.run [--only SECTION] [--targets] [--back-to-back] [--device cuda] [--out FOLDER]
+"""
 
 from __future__ import annotations
 
@@ -73,10 +76,11 @@ def _count_products(rows: list[Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.run", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure everything.")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run, not how fast")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; may be repeated")
+    parser.add_argument("--targets", action="store_true", help="only what has a target: no peers, a few minutes")
     parser.add_argument("--threads", type=int, help="torch's threads (default: as torch chooses)")
     parser.add_argument("--device", default="cpu", help="where the weights of circle … guard live (targets: cpu)")
     parser.add_argument(
@@ -98,6 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache  # empty, so that first steps show what compiling costs
         for name in options.only or SECTIONS:
             for section in SECTIONS[name](options.quick):
+                if options.targets:
+                    section.contenders = [c for c in section.contenders if c.target is not None]
+                    if not section.contenders:
+                        continue
                 section_rows = measure(section, options.quick)
                 print_section(console, section.title, section_rows)
                 rows += section_rows

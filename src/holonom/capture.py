@@ -16,7 +16,9 @@ from .batches import Batches
 from .compiling import attempted, own, say_uncompiled
 from .counter import OPTIONS
 from .ensemble import Ensemble, Loss
+from .flows import LETTERS, is_noisy
 from .fuse import compiler_options
+from .hyper import physics
 from .multirate.due import DueOptimizer
 from .optimizer import Langevin
 
@@ -162,7 +164,9 @@ class Stepper:
             for cells, advance in named:
                 advance([[gradients[name] for name in cell] for cell in cells])
 
-        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False, options=compiler_options() | OPTIONS)
+        noisy = any(map(_draws, self.optimizer.param_groups))
+        options = compiler_options() | (OPTIONS if noisy else {})
+        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False, options=options)
         self._numbers_then = self._numbers()
         return self._whole
 
@@ -192,6 +196,12 @@ class Stepper:
         self._recorded = self._numbers()
         self._count(-1)
         return graph
+
+
+def _draws(group: dict[str, Any]) -> bool:
+    """Whether the group's letters draw noise."""
+    numbers = physics(group)
+    return any(is_noisy(letter, numbers) for letter in group["scheme"] if letter in LETTERS)
 
 
 def record(step: Callable[[], None]) -> Any:

@@ -90,6 +90,23 @@ def test_short_steps_keep_weights_right_without_polishing(word, lr, shape, monke
     assert polishes
 
 
+@pytest.mark.parametrize("word", ["L", "OBA"])
+@pytest.mark.parametrize("shape", [(20, 5), (300, 300)], ids=str)
+def test_weights_at_a_minimum_stay_there(shape, word):
+    """Where the gradient is large and points off the manifold, a rounding that is always the same would walk."""
+    rows, columns = shape
+    basis = torch.linalg.qr(torch.randn(rows, rows, generator=torch.Generator().manual_seed(3)).double())[0]
+    heights = torch.cat([torch.linspace(-1, -0.5, columns), torch.linspace(0, 1, rows - columns)]).double()
+    form = (basis * heights) @ basis.mT  # its lowest eigenvectors minimise ½tr QᵀAQ
+    q = torch.nn.Parameter(basis[:, :columns].float())
+    start = q.detach().double()
+    opt = Langevin([q], 1e-4 if word == "L" else 1e-2, scheme=word, friction=1.0, constraint=Orthogonal())
+    for _ in range(4000 if rows < 100 else 200):
+        q.grad = form.float() @ q.detach()
+        opt.step()
+    assert float((q.detach().double() - start).abs().max()) < 5e-6
+
+
 def test_short_steps_are_not_lost_in_rounding():
     """A small product added in one call is rounded after every term, and steps this short would vanish."""
     exact, single = weight((9, 9), dtype=torch.float64), weight((9, 9))

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("training", [False, True], ids=["back to back", "in training"])
 def test_quick_run_writes_its_rows(training: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.run", "--quick", "--only", "matrix", "--out", str(tmp_path)]
-    command += [] if training else ["--back-to-back"]
+    command += [] if training else ["--back-to-back", "--targets"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     record = json.loads((tmp_path / "bench.json").read_text())
     assert ("pass" in record["machine"]["before a step"]) == training
@@ -21,5 +21,6 @@ def test_quick_run_writes_its_rows(training: bool, tmp_path: Path) -> None:
     assert measured["torch SGD, momentum 0.9, foreach"]["ratio"] == 1
     ours = [row for row in measured.values() if row["role"] == "holonom"]
     assert ours
+    assert ("one 32×32×32 product" in measured) == training
     assert all(row["error"] < 1e-5 and row["milliseconds"] > 0 for row in ours)
     assert (tmp_path / "bench.png").stat().st_size > 1000

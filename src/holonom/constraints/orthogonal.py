@@ -24,7 +24,7 @@ from .products import (
     skew_part,
     subtract_product_,
 )
-from .slide import Step, rattle_, short_step, slide_
+from .slide import rattle_, rattle_each_, slide_
 
 _POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step only get their turn, too
 _DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
@@ -92,7 +92,7 @@ class Orthogonal(Constraint):
             self.lost = max(self.lost, 2 * tolerance)
         self._tangent = True
         self._rounded = False
-        self._put_right: set[int] = set()  # weights in the middle of a step
+        self._put_right: set[int] | None = None  # during a step: the ids of weights whose last move was a short one
 
     def __repr__(self) -> str:
         return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
@@ -177,6 +177,9 @@ class Orthogonal(Constraint):
             moved = self._iterate(q, start)
             p.add_(divided(moved - start, time))
             q.copy_(moved)
+        elif isinstance(time, Tensor):
+            rattle_each_(q, p, time, self._tolerance(q))
+            self._note(q, short=False)
         else:
             self._note(q, rattle_(q, p, time, self._tolerance(q), may_be_short=not self._rounded))
 
@@ -203,24 +206,21 @@ class Orthogonal(Constraint):
         if not _square(q):
             short = slide_(q, z, scale, self._tolerance(q), _ACROSS)
         else:
-            short = self._nudge_(q, z, scale)
+            # Of a large matrix, that is half a product less than a turn takes.
+            may_be_short = is_blocked(q.shape) and not q.is_cuda
+            short = may_be_short and slide_(q, z, scale, self._tolerance(q), _ACROSS, only_short=True)
             if not short:
                 self._turn_(q, skew_gram(q, z, scale))
         self._note(q, short)
 
-    def _nudge_(self, q: Tensor, z: Tensor, scale: float) -> bool:
-        """The same for a square Q, if it is large and the step short: half a product less than a turn takes."""
-        if q.is_cuda or not is_blocked(q.shape):
-            return False
-        longest = longest_column(z)
-        short = short_step(q, Step(z, scale, longest), self._tolerance(q), _ACROSS) if longest else None
-        if short is not None:
-            short.take_(q)
-        return short is not None
-
     def _note(self, q: Tensor, short: bool) -> None:
         """A short step removes what earlier ones left, so that there is nothing to polish behind it."""
-        (self._put_right.add if short else self._put_right.discard)(id(q))
+        if self._put_right is None:
+            return
+        if short:
+            self._put_right.add(id(q))
+        else:
+            self._put_right.discard(id(q))
 
     def _turn_(self, q: Tensor, skew: Tensor) -> None:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
@@ -237,7 +237,7 @@ class Orthogonal(Constraint):
         if self.iterations is not None or step % _POLISH_EVERY:
             return
         for q in phase.q:
-            if id(q) in self._put_right:
+            if self._put_right and id(q) in self._put_right:
                 continue
             error = exact_gram_error(q)
             size = torch.inf if q.is_cuda else longest_column(error)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..lists import Scalar, divided
+from ..lists import divided
 from .deviation import deviation
 from .multiply import multiplies_exactly
 from .products import (
@@ -34,63 +34,66 @@ _EXPLAINED = 2.5  # times as long as Z, E is by Z alone: 2, and |Z|
 
 
 class Step(NamedTuple):
-    """cZ, as long as numbers can be squared, and its longest column."""
+    """A step cZ; ``longest`` is Z's longest column."""
 
     z: Tensor
     scale: float
     longest: float
 
+    @property
+    def length(self) -> float:
+        """The longest column of cZ."""
+        return abs(self.scale) * self.longest
+
 
 class Short(NamedTuple):
-    """M = Q + cZ, ½E, and whether E is Z's doing rather than what was wrong with Q."""
+    """½E of a short step, and whether E is the step's doing rather than what was wrong with Q."""
 
-    moved: Tensor
     half: Tensor
     own: bool
 
-    def take_(self, q: Tensor) -> None:
-        """Q ← M − ½QE."""
-        subtract_product_(self.moved, q, self.half)
-        q.copy_(self.moved)
 
+def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float, only_short: bool = False) -> bool:
+    """Q ← Q + cZ − QΛ. Returns whether the step was a short one, which leaves no error of earlier ones behind.
 
-def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float | None) -> bool:
-    """Q ← Q + cZ − QΛ. Returns whether that was a short step, which leaves no error of earlier ones behind.
-
-    ``normal``: the share of Z expected to lie along Q; None if the step is not to be taken for a short one.
+    ``normal``: the share of Z expected to lie along Q. ``only_short``: do not take any other step.
     """
     step = _measured(q, z, scale)
     if step is None:
         return False
-    short = None if normal is None else short_step(q, step, tolerance, normal)
-    if short is None:
-        q.add_(_long_step(q, step, tolerance))
-        return False
-    short.take_(q)
-    return True
+    short = _short(q, step, tolerance, normal)
+    if short is not None or not only_short:
+        q.add_(_change(q, step, short, tolerance))
+    return short is not None
 
 
-def rattle_(q: Tensor, p: Tensor, h: Scalar, tolerance: float, may_be_short: bool) -> bool:
-    """The same with Z = hP, and P ← P − QΛ/h = (Q' − Q)/h, unless Λ only put right what was wrong with Q before.
+def rattle_(q: Tensor, p: Tensor, h: float, tolerance: float, may_be_short: bool) -> bool:
+    """Q' = Q + hP − QΛ, and P ← (Q' − Q)/h, which leans off the tangent space at Q' by ½hPᵀP.
 
-    That P leans off the tangent space at Q' by ½hPᵀP.
+    P stays if Λ only puts right what was wrong with Q. Returns whether the step was a short one.
     """
-    each = isinstance(h, Tensor)  # one a replica: what is nothing to one of them may be much to another
-    step = _measured(q, h * p, 1.0) if isinstance(h, Tensor) else _measured(q, p, h)
+    step = _measured(q, p, h)
     if step is None:
         return False
-    short = short_step(q, step, tolerance, 0.0) if may_be_short and not each else None
-    if short is None:
-        added = _long_step(q, step, tolerance)
-        q.add_(added)
-        p.copy_(divided(added, h, p))
-        return False
-    if short.own and not isinstance(h, Tensor):
+    short = _short(q, step, tolerance, normal=0.0) if may_be_short else None
+    if short is not None and short.own:
         subtract_product_(p, q, short.half, 1 / h)
         q.add_(p, alpha=h)
-    else:
-        short.take_(q)
-    return True
+        return True
+    change = _change(q, step, short, tolerance)
+    q.add_(change)
+    if short is None:
+        torch.div(change, h, out=p)
+    return short is not None
+
+
+def rattle_each_(q: Tensor, p: Tensor, h: Tensor, tolerance: float) -> None:
+    """The same with an h for every replica. What is nothing to one of them may be much to another: never short."""
+    step = _measured(q, h * p, 1.0)
+    if step is not None:
+        change = _change(q, step, None, tolerance)
+        q.add_(change)
+        p.copy_(divided(change, h, p))
 
 
 def _measured(q: Tensor, z: Tensor, scale: float) -> Step | None:
@@ -103,33 +106,37 @@ def _measured(q: Tensor, z: Tensor, scale: float) -> Step | None:
     return Step(z, scale, longest)
 
 
-def short_step(q: Tensor, step: Step, tolerance: float, normal: float) -> Short | None:
-    """None where it is not exact."""
-    z, scale, _ = step
-    longest = abs(scale) * step.longest
+def _change(q: Tensor, step: Step, short: Short | None, tolerance: float) -> Tensor:
+    """cZ − QΛ. It is added to Q as one: Q + cZ, rounded by itself, would be off the same way step after step."""
+    if short is None:
+        return _long_change(q, step, tolerance)
+    return scaled_less_product(step.z, step.scale, q, short.half)
+
+
+def _short(q: Tensor, step: Step, tolerance: float, normal: float) -> Short | None:
+    """None where Λ = ½E is not exact."""
     allowed = _SEEN * tolerance
-    promising = longest * longest * (normal + longest) <= allowed
+    promising = step.length * step.length * (normal + step.length) <= allowed
     if q.is_cuda or not promising or not multiplies_exactly():
         return None
-    moved = torch.add(q, z, alpha=scale)
-    half = _half_stretch(moved)
-    length = 2 * longest_column(half)
-    if not length * (longest + length / 4) <= allowed:
+    half = _half_stretch(torch.add(q, step.z, alpha=step.scale))
+    stretch = 2 * longest_column(half)
+    if not stretch * (step.length + stretch / 4) <= allowed:
         return None
-    return Short(moved, half, length <= _EXPLAINED * longest)
+    return Short(half, stretch <= _EXPLAINED * step.length)
 
 
 def _half_stretch(moved: Tensor) -> Tensor:
-    """½(MᵀM − I)."""
+    """½(MᵀM − I); M is overwritten."""
     product = symmetric_product(moved.mT, moved)
     # What rounding leaves of a skew part would turn the weights, and P by as much divided by h.
     half = product.add(product.mT).mul_(0.25)
     # Sums of squares grow to 1, and a product loses digits on the way; a sum is taken in parts.
-    half.diagonal(dim1=-2, dim2=-1).copy_(((moved * moved).sum(-2) - 1) / 2)
+    half.diagonal(dim1=-2, dim2=-1).copy_((moved.square_().sum(-2) - 1) / 2)
     return half
 
 
-def _long_step(q: Tensor, step: Step, tolerance: float) -> Tensor:
+def _long_change(q: Tensor, step: Step, tolerance: float) -> Tensor:
     """cZ − QΛ."""
     z, scale, longest = step
     y, skew, symmetric = _split(q, z, scale)
