@@ -18,6 +18,7 @@ from .lists import Tensors, copy_, plus_scaled, scaled
 from .noise import normal
 
 LARGE = 65_536  # entries of a matrix that is not stacked with others
+HUGE = 524_288  # entries of tensors, on average, several of which do not stay in the caches
 
 State = dict[str, Any]
 How = tuple[bool | None, bool | None]  # a group's (foreach, fuse)
@@ -165,7 +166,7 @@ class Cell:
             # Half precision rounds so much that what is done now and then must be done always.
             space, beat = space.rounded, 0
         try:
-            if foreach is False:
+            if not foreach and (foreach is False or _outgrow_caches(phase.q)):
                 for i in range(len(phase.q)):
                     one = fuse.cut(phase, force, numbers, noises, [i])
                     run_unless(self.skip, space, word, *one, beat, last)
@@ -177,6 +178,14 @@ class Cell:
                 for p in phase.p:
                     torch.nan_to_num_(p, 0.0, 0.0, 0.0)  # where a gradient was too large for its product
             raise ProjectionError(f"{', '.join(self.names)}: {error}") from None
+
+
+def _outgrow_caches(xs: Tensors) -> bool:
+    """Whether letters had better go tensor by tensor, so that one finds in the caches what the last one left there.
+
+    On a CPU multi-tensor operations are loops over the tensors, and save only calls.
+    """
+    return not xs[0].is_cuda and len(xs) > 1 and sum(x.numel() for x in xs) >= HUGE * len(xs)
 
 
 def stacked(xs: Tensors) -> Tensors:

@@ -51,7 +51,8 @@ class Langevin(Optimizer):
         driving_noise: σ_A of the letters D and F.
         weight_decay: λ of a penalty ½λ‖q‖² added to the loss.
         maximize: climb instead of descend.
-        foreach: False handles one tensor at a time; otherwise torch's multi-tensor kernels are used.
+        foreach: True uses torch's multi-tensor kernels, False handles one tensor at a time, None chooses (tensors that
+            do not stay in a CPU's caches go one at a time).
         fuse: compile the step into one pass over memory: True from the first step, False never, None
             once a run has moved enough weights for the compiler's time to have paid.
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.

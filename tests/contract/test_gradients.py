@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from holonom import cell
+
 from .cases import (
     assert_equal,
     backward,
@@ -128,3 +130,21 @@ def test_one_tensor_at_a_time_or_all_at_once(case, foreach):
     train(net, opt, 4)
     train(other, other_opt, 4)
     assert_equal(snapshot(other, other_opt), snapshot(net, opt))
+
+
+@every_case
+def test_tensors_that_outgrow_the_caches_go_the_same_way(case, monkeypatch):
+    """One after another, unless all at once is asked for."""
+    monkeypatch.setattr(cell, "HUGE", 1)
+    run, counts = cell.run_unless, []
+    monkeypatch.setattr(cell, "run_unless", lambda *args: counts.append(len(args[3].q)) or run(*args))
+    ways = []
+    for foreach in (None, True):
+        net, opt = build(case, foreach=foreach)
+        counts.clear()
+        train(net, opt, 4)
+        ways.append((max(counts), snapshot(net, opt)))
+    (one, alone), (most, together) = ways
+    assert one == 1
+    assert most > 1 or case.orthogonal  # whose matrices are stacked
+    assert_equal(alone, together)
