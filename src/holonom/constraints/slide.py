@@ -47,10 +47,11 @@ class Step(NamedTuple):
 
 
 class Short(NamedTuple):
-    """½E of a short step, and whether E is the step's doing rather than what was wrong with Q."""
+    """½E of a short step, whether E is the step's doing rather than what was wrong with Q, and room for a change."""
 
     half: Tensor
     own: bool
+    room: Tensor
 
 
 def slide_(q: Tensor, z: Tensor, scale: float, tolerance: float, normal: float, only_short: bool = False) -> bool:
@@ -110,7 +111,9 @@ def _change(q: Tensor, step: Step, short: Short | None, tolerance: float) -> Ten
     """cZ − QΛ. It is added to Q as one: Q + cZ, rounded by itself, would be off the same way step after step."""
     if short is None:
         return _long_change(q, step, tolerance)
-    return scaled_less_product(step.z, step.scale, q, short.half)
+    change = torch.mul(step.z, step.scale, out=short.room)  # a product is subtracted faster in place
+    subtract_product_(change, q, short.half)
+    return change
 
 
 def _short(q: Tensor, step: Step, tolerance: float, normal: float) -> Short | None:
@@ -119,11 +122,12 @@ def _short(q: Tensor, step: Step, tolerance: float, normal: float) -> Short | No
     promising = step.length * step.length * (normal + step.length) <= allowed
     if q.is_cuda or not promising or not multiplies_exactly():
         return None
-    half = _half_stretch(torch.add(q, step.z, alpha=step.scale))
+    moved = torch.add(q, step.z, alpha=step.scale)
+    half = _half_stretch(moved)
     stretch = 2 * longest_column(half)
     if not stretch * (step.length + stretch / 4) <= allowed:
         return None
-    return Short(half, stretch <= _EXPLAINED * step.length)
+    return Short(half, stretch <= _EXPLAINED * step.length, room=moved)
 
 
 def _half_stretch(moved: Tensor) -> Tensor:
