@@ -166,7 +166,7 @@ class Cell:
             # Half precision rounds so much that what is done now and then must be done always.
             space, beat = space.rounded, 0
         try:
-            if not foreach and (foreach is False or _outgrow_caches(phase.q)):
+            if foreach is False or (foreach is None and _outgrow_caches(phase.q)):
                 for i in range(len(phase.q)):
                     one = fuse.cut(phase, force, numbers, noises, [i])
                     run_unless(self.skip, space, word, *one, beat, last)
