@@ -16,6 +16,7 @@ from holonom.experiments.setups.spiral_circle import BATCH, METHODS, RADII, STEP
 from .timing import Contender, Runnable
 
 TRAINING_POINTS = 100
+STEPS = TRAINING_POINTS // BATCH  # an epoch, which is what is timed: a training loop knows where one ends
 
 
 def _data(replicas: int, device: str) -> tuple[Tensor, Tensor]:
@@ -32,14 +33,12 @@ def stepper(method: str, replicas: int, device: str = "cpu", compiled: bool = Tr
 
 
 def together(method: str, replicas: int, target: float | None = None, compiled: bool = True) -> Contender:
-    """One step of every replica, its share of shuffling left out on both sides."""
+    """An epoch of every replica, shuffling left out on both sides."""
 
     def build() -> Runnable:
         run, batches = stepper(method, replicas, compiled=compiled)
         order = batches.order(0)
-        row = [order[i : i + 1] for i in range(len(order))]
-        position = iter(range(1 << 62))
-        return Runnable(lambda: run.run(row[next(position) % len(row)]))
+        return Runnable(lambda: run.run(order), steps=STEPS)
 
     name = f"{replicas} replicas, {method}{'' if compiled else ', not compiled'}"
     return Contender(name, "holonom", build, target)
@@ -55,15 +54,14 @@ def alone(method: str) -> Contender:
         torch.manual_seed(0)
         network = model()
         update = step(network)
-        position = iter(range(1 << 62))
 
-        def one() -> None:
-            index = order[next(position) % len(order)]
-            network.zero_grad()
-            loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
-            update()
+        def epoch() -> None:
+            for index in order:
+                network.zero_grad()
+                loss(network(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
+                update()
 
-        return Runnable(one)
+        return Runnable(epoch, steps=STEPS)
 
     return Contender(f"one replica, {method}, plain loop", "baseline" if method == "C-SGLD" else "peer", build)
 
@@ -106,9 +104,13 @@ def floor(replicas: int) -> Contender:
         products = 3 * 2 * BATCH * 1500 * replicas  # forward, and backward to weights and activations
 
         def touch() -> None:
-            weights.add_(gradient)
-            slack.add_(gradient)
+            for _ in range(STEPS):
+                weights.add_(gradient)
+                slack.add_(gradient)
 
-        return Runnable(touch, note=lambda: f"{products / 1e6:.1f} MFLOP and {5 * 4 * count / 1e6:.1f} MB a step")
+        def note() -> str:
+            return f"{products / 1e6:.1f} MFLOP and {5 * 4 * count / 1e6:.1f} MB a step"
+
+        return Runnable(touch, note=note, steps=STEPS)
 
     return Contender(f"{replicas} replicas, read and write everything once", "floor", build)

@@ -220,10 +220,10 @@ def guard(quick: bool) -> list[Section]:
 
 
 def replicas(quick: bool) -> list[Section]:
-    """All replicas in one program: a step of a hundred against a step of one, in units of the plain loop's step."""
+    """All replicas in one program: an epoch of a hundred against an epoch of one, in units of the plain loop."""
     count = 4 if quick else 100
     contenders = [
-        # Forty times cheaper a replica is 2.5 plain steps for a hundred.
+        # Forty times cheaper a replica is 2.5 plain epochs for a hundred.
         ensembles.together("C-SGLD", count, target=count / 40, compiled=not quick),
         ensembles.together("SGD", count, compiled=not quick),
         ensembles.together("C-SGLD", count, compiled=False),

@@ -41,12 +41,14 @@ class Runnable:
     """Something that can be stepped.
 
     ``load(i)`` puts the i-th gradient in place and is not timed; ``note`` says what else a reader must know.
+    A call of ``step`` takes ``steps`` of them.
     """
 
     step: Callable[[], object]
     load: Callable[[int], None] = lambda i: None
     error: Callable[[], float | None] = lambda: None
     note: Callable[[], str] = lambda: ""
+    steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class Timed:
 
     def block(self) -> list[float]:
         untimed = UNTIMED_STEPS if self.block_steps > 1 else 1
-        return [self._one() for _ in range(untimed + self.block_steps)][untimed:]
+        return [self._one() / self.runnable.steps for _ in range(untimed + self.block_steps)][untimed:]
 
     @property
     def block_cost(self) -> float:

@@ -7,10 +7,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .counter import compiled, uniforms
+from .counter import uniforms
 from .errors import EnsembleError
 
 _ORDER = 0x5EED  # the stream that shuffles; parameters count from 0
+_AHEAD = 1 << 17  # examples whose order is drawn at once, if an epoch has fewer
 
 
 class Batches(Protocol):
@@ -24,9 +25,6 @@ class Batches(Protocol):
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
         """The batch at one row of the order: inputs, then targets. No value may be read back to the host."""
-
-    def compile(self) -> None:
-        """Make :meth:`order` fast for many epochs to come."""
 
 
 class Shuffled:
@@ -53,22 +51,27 @@ class Shuffled:
         self.own_data = own_data
         self.shared = seeds.ndim == 0
         self.per_epoch = self.points // size
-        self._uniforms = uniforms
+        self._ahead = max(1, _AHEAD // (self.points * self.seeds.numel()))
+        self._drawn: tuple[int, Tensor] | None = None
         self._rows = torch.arange(len(self.seeds), device=inputs.device)[:, None] if own_data else None
 
     def order(self, epoch: int) -> Tensor:
         """(per_epoch, R, size), or (per_epoch, size) if all replicas see the same batches."""
-        step = torch.full((), epoch, dtype=torch.int64, device=self.inputs.device)
-        ranks = self._uniforms(self.points, self.seeds, step, _ORDER).argsort(-1)
+        first = epoch - epoch % self._ahead
+        if self._drawn is None or self._drawn[0] != first:
+            self._drawn = first, self._orders(first)
+        return self._drawn[1][epoch - first]
+
+    def _orders(self, first: int) -> Tensor:
+        """Those of several epochs: drawn one by one, small ones would take longer to ask for than to draw."""
+        epochs = torch.arange(first, first + self._ahead, device=self.inputs.device)
+        ranks = uniforms(self.points, self.seeds, epochs.view(-1, *[1] * self.seeds.ndim, 1), _ORDER).argsort(-1)
         used = ranks[..., : self.per_epoch * self.size]
-        return used.reshape(*self.seeds.shape, self.per_epoch, self.size).movedim(-2, 0).contiguous()
+        return used.reshape(self._ahead, *self.seeds.shape, self.per_epoch, self.size).movedim(-2, 1).contiguous()
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
         where = index if self._rows is None else (self._rows, index)
         return self.inputs[where], self.targets[where]
-
-    def compile(self) -> None:
-        self._uniforms = compiled(uniforms)
 
 
 class Windows:
@@ -92,6 +95,3 @@ class Windows:
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
         rows = index + self._offsets
         return self.streams[rows], self.streams[rows + 1]
-
-    def compile(self) -> None:
-        pass

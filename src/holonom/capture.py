@@ -13,7 +13,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.optim import Optimizer
 
 from .batches import Batches
-from .compiling import attempted, own, say_uncompiled
+from .compiling import own, say_uncompiled
 from .counter import OPTIONS
 from .ensemble import Ensemble, Loss
 from .flows import LETTERS, is_noisy
@@ -21,10 +21,12 @@ from .fuse import compiler_options
 from .hyper import physics
 from .multirate.due import DueOptimizer
 from .optimizer import Langevin
+from .repeated import Repeated
 
 _WARM_UP = 3  # steps before a capture: kernels compile, workspaces are allocated, a rotated word starts to owe
+# Twice as many, the usual number, compile three times as long for programs no faster (see counter.OPTIONS).
+_OPTIONS: dict[str, Any] = {"realize_opcount_threshold": 15}
 
-Step = Callable[[Tensor, Tensor], Any]
 Compiled = bool | Literal["gradients"]
 
 
@@ -47,13 +49,11 @@ class Stepper:
         self._parameters = dict(ensemble.named_parameters())
         # Where the whole step is to be compiled its first one, which cannot be yet, is not worth a compiler's time.
         self._gradients_compiled = compiled == "gradients"
-        self._programs: dict[Hashable, Callable[..., dict[str, Tensor]]] = {}
-        self._whole: Step | None = None
+        self._gradients: dict[Hashable, Repeated] = {}
+        self._whole: Repeated | None = None
         whole_possible = isinstance(optimizer, Langevin) and not isinstance(optimizer, DueOptimizer)
         self._try_whole = compiled is True and whole_possible
         self._numbers_then: Any = None
-        if compiled:
-            batches.compile()
         if isinstance(optimizer, Langevin):
             optimizer.guard_gradients = False  # a replica that diverges is its own affair
         if compiled is True and not self._try_whole:
@@ -65,35 +65,34 @@ class Stepper:
 
     def _compile_parts(self) -> None:
         """Gradients and letters by themselves: where a step is not, or no longer, compiled as a whole."""
-        self._try_whole, self._gradients_compiled = False, True
+        self._try_whole, self._whole, self._gradients_compiled = False, None, True
         if isinstance(self.optimizer, Langevin):
             for group in self.optimizer.param_groups:
                 group["fuse"] = True if group["fuse"] is None else group["fuse"]
 
+    @torch.no_grad()
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
-        if not order.is_cuda:
-            for place in torch.arange(len(order), device=order.device)[:, None]:
-                self._step(order, place)
-            return
-        kept, cursor = self._keep(order)
-        done = 0
-        while done < len(order):
-            done += self._go_on(kept, cursor, len(order) - done)
+        self._keep(order)
+        for program in (self._whole, *self._gradients.values()):
+            if program is not None:
+                program.ask_again()  # anything may have happened since
+        left = len(order)
+        while left:
+            left -= self._replay(left) if order.is_cuda else self._steps(left)
 
-    def _go_on(self, order: Tensor, cursor: Tensor, most: int) -> int:
+    def _replay(self, most: int) -> int:
         """Take steps of one kind, warming up or replaying; returns how many."""
         one_kind = not isinstance(self.optimizer, DueOptimizer)
         kind = self.optimizer.upcoming() if isinstance(self.optimizer, DueOptimizer) else "any"
         if kind is None or self._warm.get(kind, 0) < _WARM_UP:
-            self._step(order, cursor)
-            cursor.add_(1)
-            self._warm[kind] = self._warm.get(kind, 0) + 1
-            return 1
+            done = self._steps(1)
+            self._warm[kind] = self._warm.get(kind, 0) + done
+            return done
         if self._recorded != self._numbers():
             self._graphs.clear()
         if kind not in self._graphs:
-            self._graphs[kind] = self._record(order, cursor)
+            self._graphs[kind] = self._record()
         replays = most if one_kind else 1
         for _ in range(replays):
             self._graphs[kind].replay()
@@ -104,44 +103,62 @@ class Stepper:
         if isinstance(self.optimizer, (Langevin, DueOptimizer)):
             self.optimizer.count_replays(steps)
 
-    def _step(self, order: Tensor, place: Tensor) -> None:
+    def _steps(self, most: int) -> int:
+        """Take steps, several where a program takes them whole; returns how many."""
         whole = self._whole_step()
-        if whole is not None:
-            try:
-                whole(order, place)
-                self._count(1)
-                return
-            except BackendCompilerFailed as error:  # it fails before anything is written
-                say_uncompiled(error)
-                self._compile_parts()
-        if isinstance(self.optimizer, DueOptimizer):
-            self.optimizer.step(lambda: self._take(order, place))  # a second time where a slow part has leapt
-        else:
-            self._take(order, place)
-            self.optimizer.step()
+        if whole is None:
+            self._step()
+            return 1
+        done = 0
+        try:
+            while done < most:
+                whole()
+                done += 1
+        except BackendCompilerFailed as error:  # it fails before anything is written
+            say_uncompiled(error)
+            self._compile_parts()
+        finally:
+            self._count(done)
+        return done
 
-    def _take(self, order: Tensor, place: Tensor) -> None:
+    def _step(self) -> None:
+        if isinstance(self.optimizer, DueOptimizer):
+            self.optimizer.step(self._take)  # a second time where a slow part has leapt
+        else:
+            self._take()
+            self.optimizer.step()
+        self._cursor.add_(1)
+
+    def _take(self) -> None:
         """Put the gradients of a batch where the optimizer finds them."""
-        for name, gradient in self._gradients()(order, place).items():
+        for name, gradient in self._differentiated().items():
             p = self._parameters[name]
             p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
 
-    def _gradients(self) -> Callable[..., dict[str, Tensor]]:
+    def _differentiated(self) -> dict[str, Tensor]:
         """Compiled apart for every choice of what is differentiated: one program never serves another choice."""
         if not self._gradients_compiled:
-            return self._differentiate
+            return self._differentiate()
         trained = tuple(p.requires_grad for p in self._parameters.values())
-        if trained not in self._programs:
-            program = torch.compile(MethodType(own(Stepper._differentiate), self), dynamic=False)
-            self._programs[trained] = attempted(program, self._differentiate)
-        return self._programs[trained]
+        if trained not in self._gradients:
+            self._gradients[trained] = Repeated(MethodType(own(Stepper._differentiate), self))
+        program = self._gradients[trained]
+        if isinstance(self.optimizer, DueOptimizer):
+            program.ask_again()  # it may have prepared the model in ways of its own
+        try:
+            return program()
+        except BackendCompilerFailed as error:
+            say_uncompiled(error)
+            self._gradients_compiled = False
+            return self._differentiate()
 
-    def _differentiate(self, order: Tensor, place: Tensor) -> dict[str, Tensor]:
+    def _differentiate(self) -> dict[str, Tensor]:
         """Looking up the batch is part of the compiled pass: its kernels are as small as the model's."""
-        batch = self.batches.take(order.index_select(0, place)[0])
+        assert self._order is not None
+        batch = self.batches.take(self._order.index_select(0, self._cursor)[0])
         return self.ensemble.gradients(self.loss, *batch, shared=self.batches.shared)[0]
 
-    def _whole_step(self) -> Step | None:
+    def _whole_step(self) -> Repeated | None:
         """The step as a single compiled pass, or None: not possible, not yet, or no longer since numbers change."""
         if not self._try_whole:
             return None
@@ -159,14 +176,15 @@ class Stepper:
         names = {id(p): name for name, p in self._parameters.items()}
         named = [([[names[id(p)] for p in cell] for cell in cells], advance) for cells, advance in plan]
 
-        def whole(order: Tensor, place: Tensor) -> None:
-            gradients = self._differentiate(order, place)
+        def whole() -> dict[str, Tensor]:
+            gradients = self._differentiate()
             for cells, advance in named:
                 advance([[gradients[name] for name in cell] for cell in cells])
+            self._cursor.add_(1)
+            return {}
 
         noisy = any(map(_draws, self.optimizer.param_groups))
-        options = compiler_options() | (OPTIONS if noisy else {})
-        self._whole = torch.compile(torch.no_grad()(whole), dynamic=False, options=options)
+        self._whole = Repeated(own(whole), compiler_options() | (OPTIONS if noisy else _OPTIONS))
         self._numbers_then = self._numbers()
         return self._whole
 
@@ -177,22 +195,17 @@ class Stepper:
             for group in self.optimizer.param_groups
         ]
 
-    def _keep(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Copy an order to where the recording reads it, and set the cursor to its start."""
+    def _keep(self, order: Tensor) -> None:
+        """Copy an order to where programs and recordings read it, and set the cursor to its start."""
         if self._order is None:
             shape = (self.batches.per_epoch, *order.shape[1:])
             self._order = torch.zeros(shape, dtype=order.dtype, device=order.device)
             self._cursor = torch.zeros(1, dtype=torch.int64, device=order.device)
         self._order[: len(order)].copy_(order)
         self._cursor.zero_()
-        return self._order, self._cursor
 
-    def _record(self, order: Tensor, cursor: Tensor) -> Any:
-        def step() -> None:
-            self._step(order, cursor)
-            cursor.add_(1)
-
-        graph = record(step)
+    def _record(self) -> Any:
+        graph = record(lambda: self._steps(1))
         self._recorded = self._numbers()
         self._count(-1)
         return graph
@@ -204,7 +217,7 @@ def _draws(group: dict[str, Any]) -> bool:
     return any(is_noisy(letter, numbers) for letter in group["scheme"] if letter in LETTERS)
 
 
-def record(step: Callable[[], None]) -> Any:
+def record(step: Callable[[], object]) -> Any:
     """What a step does on the GPU, as a graph to replay; nothing of it runs now."""
     graph = torch.cuda.CUDAGraph()
     gc.collect()

@@ -80,16 +80,20 @@ class Cell:
         seen += [(x.data_ptr(), x.stride()) for own in states for x in own.values()]
         # A tensor that stands for others has no address, and does not say where they lie.
         if self._seen != seen or not all(place[0] for place in seen[1 : len(states) + 1]):
-            view, slots = self.space.view, self.space.slots
             self._seen = seen
-            self._phase = Phase(
-                [view(p.detach()) for p in self.params],
-                [view(s[name]) for s in states for name in (*MOMENTA, "last_noise") if name in s],
-                [s[slots[0]] for s in states] if slots else [],
-                [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
-            )
+            self._phase = self.views(states)
         assert self._phase is not None
         return self._phase
+
+    def views(self, states: list[State]) -> Phase:
+        """The phase made anew from the parameters and their states."""
+        view, slots = self.space.view, self.space.slots
+        return Phase(
+            [view(p.detach()) for p in self.params],
+            [view(s[name]) for s in states for name in (*MOMENTA, "last_noise") if name in s],
+            [s[slots[0]] for s in states] if slots else [],
+            [s[slots[1]] for s in states if slots[1] in s] if len(slots) > 1 else [],
+        )
 
     def widened(self, phase: Phase) -> Phase:
         """The phase with positions in the state's precision: themselves, or copies of half-precision ones."""

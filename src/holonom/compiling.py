@@ -1,4 +1,4 @@
-"""The compiler: a function's own place in its memory, and what to do where it does not work."""
+"""The compiler: a function's own place in its memory, whom it tells of calls, and what to do where it does not work."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., object])
+Program = Callable[..., Any]
 _said = False
 
 
@@ -46,6 +47,28 @@ def attempted(compiled: Callable[..., Any], other: Callable[..., Any], quietly: 
         return other(*inputs)
 
     return call
+
+
+def telling(calls: list[tuple[Program, list[Any], Any]], options: dict[str, Any] | None) -> Callable[..., Program]:
+    """The compiler's usual back end, whose programs tell when they are called, with what, and what they return.
+
+    The compiler keeps its back ends for good: this one must not hold weights, nor whoever does.
+    """
+
+    def backend(graph: Any, examples: list[Any]) -> Program:
+        from torch._dynamo import lookup_backend
+
+        inductor: Any = lookup_backend("inductor")
+        program = inductor(graph, examples, config_patches=options)
+
+        def called(*inputs: Any) -> Any:
+            outputs = program(*inputs)
+            calls.append((program, list(inputs), outputs))
+            return outputs
+
+        return called
+
+    return backend
 
 
 def available() -> bool:

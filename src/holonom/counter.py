@@ -94,7 +94,10 @@ def _planes(
 
 
 def uniforms(count: int, seeds: Tensor, step: Tensor, stream: int) -> Tensor:
-    """``count`` float64 uniforms on (0, 1) for every seed; ``stream`` keeps uses apart."""
+    """``count`` float64 uniforms on (0, 1) for every seed; ``stream`` keeps uses apart.
+
+    Steps of shape (S, 1, …, 1) give those of several steps at once.
+    """
     elements = torch.arange(-(-count // 2), device=seeds.device)
     a, b, c, d = _words(elements, torch.full_like(elements, stream), seeds, step, _WORD)
     return torch.cat([_unit64(a, b), _unit64(c, d)], -1)[..., :count]

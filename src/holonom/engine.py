@@ -30,8 +30,7 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
         if owed is None:
             owed = h if scheme.starts_owing else 0.0
         program = scheme.program if is_owed(owed) else scheme.head
-        work = [Work(cell, group, state) for cell in cells]
-        run_program(group, work, [part.gradients() for part in work], program, h, owed)
+        run(group, cells, state, program, h, owed)
         group["owed"] = _debt(group["owed"], h) if scheme.tail else 0.0
     group["step"] += 1
     if isinstance(group["seed"], Tensor):
@@ -42,9 +41,25 @@ def pay_debt(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
     """Run the letters a rotated word still owes, without ending a step."""
     tail = compile_word(group["scheme"]).tail
     if tail and cells and group["owed"] is not None and is_owed(group["owed"]):
-        work = [Work(cell, group, state) for cell in cells]
-        run_program(group, work, [part.gradients() for part in work], tail, 0.0, group["owed"], ends_step=False)
+        run(group, cells, state, tail, 0.0, group["owed"], ends_step=False)
         group["owed"] = 0.0
+
+
+def run(
+    group: dict[str, Any],
+    cells: list[Cell],
+    state: StateMap,
+    program: tuple[Op, ...],
+    h: Scalar,
+    owed: Scalar,
+    ends_step: bool = True,
+) -> None:
+    """Run a program on parameters and state, from the gradients at hand."""
+    work = [Work(cell, group, state) for cell in cells]
+    gradients = [part.gradients() for part in work]
+    run_program(group, work, [part.batch for part in work], gradients, program, h, owed, ends_step)
+    for part in work:
+        part.write_back()
 
 
 def steady(group: dict[str, Any], cells: list[Cell], state: StateMap) -> Callable[[list[Tensors]], None]:
@@ -59,10 +74,13 @@ def steady(group: dict[str, Any], cells: list[Cell], state: StateMap) -> Callabl
     work = [Work(cell, group, state) for cell in cells]
     for part in work:
         part.source  # noqa: B018  made now, not while a compiler reads along
+    states = [[state[p] for p in cell.params] for cell in cells]
     clock = state[group["params"][0]]["clock"]
 
     def step(gradients: list[Tensors]) -> None:
-        run_program(group, work, gradients, program, h, owed)
+        # Views made before would be inputs in the memory of others, which compiled programs copy in and out.
+        phases = [cell.views(own) for cell, own in zip(cells, states, strict=True)]
+        run_program(group, work, phases, gradients, program, h, owed)
         if scheme.tail:
             _debt(owed, h)
         clock.add_(1)
@@ -87,6 +105,7 @@ def is_owed(owed: Scalar) -> bool:
 def run_program(
     group: dict[str, Any],
     work: list[Work],
+    phases: list[Phase],
     gradients: list[Tensors],
     program: tuple[Op, ...],
     h: Scalar,
@@ -107,20 +126,18 @@ def run_program(
     for position, (ops, update) in enumerate(segments):
         last = ends_step and position == len(segments) - 1
         cue = Cue(ops, draw, h, owed, physics)
-        for part, force in zip(work, forces, strict=True):
+        for part, phase, force in zip(work, phases, forces, strict=True):
             act = part.cell.ready(cue, thermostat)
             noises = [[] if which is None else part.noise((seed, clock, which)) for which in act.draws]
-            part.cell.run(part.batch, act, force, noises, step, last, how)
+            part.cell.run(phase, act, force, noises, step, last, how)
         draw += len(ops)
         if update is not None:
             assert thermostat is not None
-            momenta = [m for part in work for m in part.cell.space.tangent(part.batch)]
+            momenta = [m for part, phase in zip(work, phases, strict=True) for m in part.cell.space.tangent(phase)]
             energy = sum_of_squares(momenta, keep=thermostat.ndim)
             freedom = sum(part.cell.degrees_of_freedom() for part in work) / thermostat.numel()
             excess = energy.to(thermostat) - freedom * physics.temperature
             thermostat.add_(time_of(update, h, owed) * physics.coupling * excess)
-    for part in work:
-        part.write_back()
 
 
 def _repeated(cell: Cell) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compiling import Program, telling
 from .constraints.base import Phase
 from .flows import Numbers
 from .lists import Tensors
@@ -26,7 +27,7 @@ Calls = dict[Any, "Call"]
 class Call:
     """What a program is called with: its inputs, and where among them stand those that change from call to call."""
 
-    program: Callable[..., Any]
+    program: Program
     inputs: list[Any]
     places: list[int | None]
     numbers: Sequence[Numbers]
@@ -66,9 +67,8 @@ class Straight:
     """
 
     def __init__(self, function: Function, dynamic: bool | None, options: dict[str, Any] | None) -> None:
-        # The compiler keeps its back ends for good: this one must not hold weights, nor whoever does.
-        self._asked: list[tuple[Callable[..., Any], list[Any]]] = []
-        self._asking = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=_telling(self._asked, options))
+        self._asked: list[tuple[Program, list[Any], Any]] = []
+        self._asking = torch.compile(function, fullgraph=True, dynamic=dynamic, backend=telling(self._asked, options))
 
     def __call__(
         self,
@@ -97,32 +97,11 @@ class Straight:
         asked = self._asked[-1:]
         # A tensor given twice is one input, and could be two in the next call.
         if asked and len({id(x) for x in changing}) == len(changing):
-            program, inputs = asked[0]
+            program, inputs, _ = asked[0]  # a size that varies is an input as well, but not for one phase
             places = {id(x): place for place, x in enumerate(inputs)}
             call = Call(program, inputs, [places.get(id(x)) for x in changing], numbers, _kinds(numbers))
             call.forget()
             calls[key] = call
-
-
-def _telling(asked: list[tuple[Callable[..., Any], list[Any]]], options: dict[str, Any] | None) -> Callable[..., Any]:
-    """The compiler's usual back end, whose programs tell when they are called, and with what.
-
-    A size that varies from call to call is an input of its own, but it does not vary for one phase.
-    """
-
-    def backend(graph: Any, examples: list[Any]) -> Callable[..., Any]:
-        from torch._dynamo import lookup_backend
-
-        inductor: Any = lookup_backend("inductor")
-        program = inductor(graph, examples, config_patches=options)
-
-        def called(*inputs: Any) -> Any:
-            asked.append((program, list(inputs)))
-            return program(*inputs)
-
-        return called
-
-    return backend
 
 
 def _vectors(xs: Tensors) -> Tensors:

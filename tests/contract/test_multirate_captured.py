@@ -61,27 +61,26 @@ class Rehearsed(Stepper):
     """On any device: a replay makes the recorded step without the host's bookkeeping, as a graph does."""
 
     def run(self, order: Tensor) -> None:
-        kept, cursor = self._keep(order)
+        self._keep(order)
         done = 0
         while done < len(order):
-            done += self._go_on(kept, cursor, len(order) - done)
+            done += self._replay(len(order) - done)
 
-    def _record(self, order: Tensor, cursor: Tensor) -> Any:
+    def _record(self) -> Any:
         self._recorded = self._numbers()
-        return Replay(self, order, cursor)
+        return Replay(self)
 
 
 class Replay:
-    def __init__(self, stepper: Rehearsed, order: Tensor, cursor: Tensor) -> None:
-        self.stepper, self.order, self.cursor = stepper, order, cursor
+    def __init__(self, stepper: Rehearsed) -> None:
+        self.stepper = stepper
         self.kind, self.count = stepper.optimizer.upcoming(), 0
         self.reads = masks(stepper.optimizer)
 
     def replay(self) -> None:
         assert self.stepper.optimizer.upcoming() == self.kind
         assert all(a is b for a, b in zip(masks(self.stepper.optimizer), self.reads, strict=True))
-        self.stepper._step(self.order, self.cursor)
-        self.cursor.add_(1)
+        self.stepper._steps(1)
         self.stepper._count(-1)
         self.count += 1
 

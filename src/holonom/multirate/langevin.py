@@ -113,7 +113,6 @@ def run_part(group: Group, cells: list[Cell], state: engine.StateMap) -> None:
         program = spread(program, every)[at]
     # Between turns there is no gradient: nothing may be done to it, and a kernel compiled for one does not fit.
     quiet = group if at == 0 else {**group, "weight_decay": 0.0, "maximize": False, "fuse": False}
-    work = [engine.Work(cell, quiet, state) for cell in cells]
-    engine.run_program(quiet, work, [part.gradients() for part in work], program, h, owed)
+    engine.run(quiet, cells, state, program, h, owed)
     cycle_ends = at == every - 1 or not drift
     group["owed"] = h if scheme.tail and cycle_ends else 0.0
