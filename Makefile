@@ -11,10 +11,10 @@ run: $(VENV)/ready
 	$(BIN)/holonom reproduce fig1 --scale ci
 	$(BIN)/holonom report
 
-test: $(VENV)/ready lint
+test: $(VENV)/dev-ready lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-lint: $(VENV)/ready
+lint: $(VENV)/dev-ready
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
@@ -30,6 +30,10 @@ browser:
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
+	$(PIP) -e '.[experiments]'
+	touch $@
+
+$(VENV)/dev-ready: $(VENV)/ready
 	$(PIP) -e '.[dev]'
 	touch $@
 

@@ -80,11 +80,12 @@ def train(
         compiled = worth_compiling(ensemble, steps)
     history = History()
     devices = [ensemble.seeds.device] if ensemble.seeds.is_cuda else []
-    with _threads(ensemble), torch.random.fork_rng(devices):  # a fork for dropout, which knows no other source
+    # A fork of torch's generator for dropout, which knows no other source.
+    with _threads(ensemble) as all_threads, torch.random.fork_rng(devices):
         torch.manual_seed(int(ensemble.seeds[0]))
         start = _load(checkpoint, ensemble, optimizer, history, steps) if checkpoint and checkpoint.exists() else 0
         if not history.steps:
-            history.add(0, _look(ensemble, evaluate))
+            history.add(0, _look(ensemble, evaluate, all_threads))
         stepper = Stepper(ensemble, optimizer, loss, batches, compiled)
         step = saved = start
         for mark in _marks(steps, evaluations, start):
@@ -95,7 +96,7 @@ def train(
                     progress(step, steps, history)
                 if after_epoch is not None and step % batches.per_epoch == 0:
                     after_epoch(step // batches.per_epoch)
-            history.add(step, _look(ensemble, evaluate))
+            history.add(step, _look(ensemble, evaluate, all_threads))
             if checkpoint is not None and (step - saved >= (checkpoint_every or 0) or step == steps):
                 _save(checkpoint, ensemble, optimizer, history, step, steps)
                 saved = step
@@ -118,13 +119,16 @@ def _stretches(batches: Batches, start: int, end: int) -> Iterator[tuple[int, Te
 
 
 @contextmanager
-def _threads(ensemble: Ensemble) -> Iterator[None]:
-    """One thread for small ensembles: a second gains nothing and, on a busy machine, is waited for at every step."""
+def _threads(ensemble: Ensemble) -> Iterator[int]:
+    """One thread for small ensembles: a second gains nothing and, on a busy machine, is waited for at every step.
+
+    Says how many there are.
+    """
     before = torch.get_num_threads()
     if sum(p.numel() for p in ensemble.parameters()) < _WORTH_THREADS:
         torch.set_num_threads(1)
     try:
-        yield
+        yield before
     finally:
         torch.set_num_threads(before)
 
@@ -138,12 +142,15 @@ def worth_compiling(ensemble: Ensemble, steps: int) -> bool:
 
 
 @torch.no_grad()
-def _look(ensemble: Ensemble, evaluate: Evaluate) -> dict[str, Tensor]:
-    training = ensemble.training
+def _look(ensemble: Ensemble, evaluate: Evaluate, threads: int) -> dict[str, Tensor]:
+    """Metrics, with as many threads as there are: far more examples than a step has."""
+    training, before = ensemble.training, torch.get_num_threads()
     ensemble.eval()
+    torch.set_num_threads(threads)
     try:
         return evaluate(ensemble)
     finally:
+        torch.set_num_threads(before)
         ensemble.train(training)
 
 

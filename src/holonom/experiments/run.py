@@ -279,9 +279,11 @@ def accuracy_and_loss(loss: Loss, x: Tensor, y: Tensor, prefix: str, shared: boo
         return (output.argmax(-1) == target).float().mean()
 
     def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
+        output = ensemble(x, shared=shared)
+        targets = (0, None if shared else 0)
         return {
-            f"{prefix}_loss": ensemble.losses(loss, x, y, shared=shared),
-            f"{prefix}_accuracy": ensemble.losses(hits, x, y, shared=shared),
+            f"{prefix}_loss": torch.vmap(loss, targets)(output, y),
+            f"{prefix}_accuracy": torch.vmap(hits, targets)(output, y),
         }
 
     return evaluate
