@@ -180,9 +180,11 @@ def compiler_options(elementwise: bool = True) -> dict[str, Any]:
     # Fused multiply-adds: a step is bound by arithmetic, then memory.
     if hasattr(config.cpp, "enable_floating_point_contract_flag"):
         options["cpp.enable_floating_point_contract_flag"] = "fast"
-    # Row-wise passes read what they need again rather than keep a copy of the momenta between them.
+    # Row-wise passes read what they need again rather than keep a copy of the momenta between them. Sums over short rows
+    # stay sums: written out term by term, each within the terms of the next, they would never be done.
     if not elementwise:
         options.update(dict.fromkeys(("realize_reads_threshold", "realize_opcount_threshold"), 1000))
+        options["unroll_reductions_threshold"] = 1
     return options
 
 
