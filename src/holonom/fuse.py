@@ -128,7 +128,7 @@ class Fuser:
             key = sized if fixed else (*wanted, len(pack.where))
             if key not in self._kernels:
                 try:
-                    self._kernels[key] = make_kernel(self.space, word, last, fixed)
+                    self._kernels[key] = make_kernel(self.space, word, last, fixed, pack.phase.q[0].is_cuda)
                 except Exception as error:
                     self._kernels[key] = None
                     say_uncompiled(error)
@@ -155,8 +155,11 @@ class Fuser:
         return tensors, any(x.ndim for x in given)
 
 
-def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool) -> Kernel:
+def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool, on_gpu: bool) -> Kernel:
     """Compile consecutive letters on one space into a function of the tensors alone, of fixed sizes or of any."""
+    # Row by row, reading again costs less than a copy of the momenta. Not on a GPU: there the compiler writes sines and
+    # short sums out wherever they are used, one letter's within the next one's, and would not come to an end.
+    rereading = not (space.elementwise or on_gpu)
 
     def kernel(
         phase: Phase, force: Tensors, numbers: Sequence[Numbers], noises: Sequence[Tensors], skip: Tensor | None
@@ -164,7 +167,7 @@ def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool) -> K
         run_unless(skip, space, word, phase, force, numbers, noises, 0, step_ends)
 
     def compiled(dynamic: bool | None) -> Kernel:
-        return Straight(own(kernel, f"kernel_{word}"), dynamic, compiler_options(space.elementwise))
+        return Straight(own(kernel, f"kernel_{word}"), dynamic, compiler_options(rereading))
 
     # Fixed sizes make faster programs, but some row-wise reductions of fixed size meet a bug of the compiler's C++
     # back end (torch 2.13, outer-loop fusion).
@@ -172,19 +175,19 @@ def make_kernel(space: Constraint, word: str, step_ends: bool, fixed: bool) -> K
     return compiled(sizes) if space.elementwise else attempted(compiled(sizes), compiled(True), quietly=True)
 
 
-def compiler_options(elementwise: bool = True) -> dict[str, Any]:
-    """How to compile, in the terms of the compilers that know them."""
+def compiler_options(rereading: bool = False) -> dict[str, Any]:
+    """How to compile, in the terms of the compilers that know them.
+
+    ``rereading``: passes read what they need again rather than keep a copy of it between them.
+    """
     from torch._inductor import config
 
     options: dict[str, Any] = {"size_asserts": False}  # asked before every call, of tensors that were asked already
     # Fused multiply-adds: a step is bound by arithmetic, then memory.
     if hasattr(config.cpp, "enable_floating_point_contract_flag"):
         options["cpp.enable_floating_point_contract_flag"] = "fast"
-    # Row-wise passes read what they need again rather than keep a copy of the momenta between them. Sums over short rows
-    # stay sums: written out term by term, each within the terms of the next, they would never be done.
-    if not elementwise:
+    if rereading:
         options.update(dict.fromkeys(("realize_reads_threshold", "realize_opcount_threshold"), 1000))
-        options["unroll_reductions_threshold"] = 1
     return options
 
 
