@@ -189,9 +189,13 @@ class Stepper:
         return self._whole
 
     def _numbers(self) -> list[tuple[Any, ...]]:
-        """The hyperparameters a recording holds as constants; tensors are read anew by every replay."""
+        """Of hyperparameters, what programs and recordings hold: numbers, and which tensors. Those are read anew."""
         return [
-            tuple(v for k, v in group.items() if isinstance(v, float) and k != "owed")
+            tuple(
+                v if isinstance(v, float) else id(v)
+                for k, v in group.items()
+                if isinstance(v, (float, Tensor)) and k != "owed"
+            )
             for group in self.optimizer.param_groups
         ]
 

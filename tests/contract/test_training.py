@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from holonom import CheckpointError, Ensemble, compiling, presets
+from holonom import CheckpointError, Ensemble, Langevin, TemperatureSchedule, annealing, compiling, presets
 from holonom.batches import Shuffled, Windows
+from holonom.capture import Stepper
 from holonom.models import mlp
 from holonom.training import train
 
@@ -121,6 +122,33 @@ def test_compiled_steps_are_the_same_steps(optimizer, compiled, network):
     assert history.steps == other.steps
     for (name, a), b in zip(plain.state_dict().items(), fast.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5, msg=name)
+
+
+def test_a_compiled_step_sees_a_rate_that_is_replaced():
+    found = []
+    for compiled in (False, True):
+        ensemble = Ensemble(make_tiny, R)
+        optimizer = Langevin(ensemble.parameters(), torch.tensor([0.1, 0.2, 0.3]), scheme="L", seed=ensemble.seeds)
+        x = torch.randn(R, 10, 2, generator=torch.Generator().manual_seed(0))
+        batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
+
+        def after(epoch, group=optimizer.param_groups[0]):
+            group["lr"] = group["lr"] + 0.1 * epoch
+
+        train(ensemble, optimizer, loss, batches, 8, evaluate=lambda e: {}, after_epoch=after, compiled=compiled)
+        found.append([p.detach() for p in ensemble.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_recording_must_be_made_anew_for():
+    """A schedule of temperatures, one for each replica, replaces their tensor."""
+    ensemble, optimizer, batches, _ = setting("ladder")
+    stepper = Stepper(ensemble, optimizer, loss, batches, compiled=False)
+    before = stepper._numbers()
+    optimizer.param_groups[0]["temperature"].mul_(2.0)
+    assert stepper._numbers() == before
+    TemperatureSchedule(optimizer, annealing(4)).step()
+    assert stepper._numbers() != before
 
 
 def test_schedulers_act_between_epochs():
