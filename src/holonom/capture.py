@@ -85,12 +85,14 @@ class Stepper:
         """Take steps of one kind, warming up or replaying; returns how many."""
         one_kind = not isinstance(self.optimizer, DueOptimizer)
         kind = self.optimizer.upcoming() if isinstance(self.optimizer, DueOptimizer) else "any"
+        if self._graphs and self._recorded != self._numbers():
+            self._graphs.clear()
+            if self._whole is not None:  # it holds numbers as well; what takes its place compiles before it is recorded
+                self._warm.clear()
         if kind is None or self._warm.get(kind, 0) < _WARM_UP:
             done = self._steps(1)
             self._warm[kind] = self._warm.get(kind, 0) + done
             return done
-        if self._recorded != self._numbers():
-            self._graphs.clear()
         if kind not in self._graphs:
             self._graphs[kind] = self._record()
         replays = most if one_kind else 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from holonom import Ensemble, presets
 from holonom.batches import Shuffled
@@ -78,6 +78,25 @@ def test_compiled_and_captured_run_equals_the_cpu_run(replicas):
     there = run("c_cola_od", "cuda", replicas, compiled=True)
     for name, value in here.items():
         torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=f"{name}: {there[name]} != {value}")
+
+
+def test_a_compiled_and_captured_run_follows_a_schedule():
+    """The step compiled with the first rate is dropped; what takes its place is compiled before it is recorded."""
+    found = []
+    for device, compiled in (("cpu", False), ("cuda", True)):
+        ensemble = Ensemble(lambda: nn.Linear(2, 1), 3).to(device)
+        optimizer = presets.c_cola_od(ensemble, 0.1, 1.0)
+        x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).to(device)
+        batches = Shuffled(x, x[:, :1], 2, ensemble.seeds)
+
+        def after(epoch, optimizer=optimizer):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 / epoch
+
+        train(ensemble, optimizer, mse_loss, batches, 50, evaluate=lambda e: {}, after_epoch=after, compiled=compiled)
+        found.append({name: p.detach().cpu() for name, p in ensemble.named_parameters()})
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, rtol=2e-3, atol=2e-4, msg=name)
 
 
 class Masked(nn.Module):
