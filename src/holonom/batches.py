@@ -57,6 +57,8 @@ class Shuffled:
 
     def order(self, epoch: int) -> Tensor:
         """(per_epoch, R, size), or (per_epoch, size) if all replicas see the same batches."""
+        if self._ahead == 1:
+            return self._orders(epoch)[0]
         first = epoch - epoch % self._ahead
         if self._drawn is None or self._drawn[0] != first:
             self._drawn = first, self._orders(first)

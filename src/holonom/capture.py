@@ -18,7 +18,7 @@ from .counter import OPTIONS
 from .ensemble import Ensemble, Loss
 from .flows import LETTERS, is_noisy
 from .fuse import compiler_options
-from .hyper import physics
+from .hyper import physics, plain
 from .multirate.due import DueOptimizer
 from .optimizer import Langevin
 from .repeated import Repeated
@@ -53,13 +53,13 @@ class Stepper:
         self._whole: Repeated | None = None
         whole_possible = isinstance(optimizer, Langevin) and not isinstance(optimizer, DueOptimizer)
         self._try_whole = compiled is True and whole_possible
-        self._numbers_then: Any = None
+        self._numbers_then: list[Any] = []
         if isinstance(optimizer, Langevin):
             optimizer.guard_gradients = False  # a replica that diverges is its own affair
         if compiled is True and not self._try_whole:
             self._compile_parts()
         self._graphs: dict[Hashable, Any] = {}
-        self._recorded: Any = None
+        self._recorded: list[Any] = []
         self._warm: dict[Hashable, int] = {}
         self._order: Tensor | None = None
 
@@ -85,7 +85,7 @@ class Stepper:
         """Take steps of one kind, warming up or replaying; returns how many."""
         one_kind = not isinstance(self.optimizer, DueOptimizer)
         kind = self.optimizer.upcoming() if isinstance(self.optimizer, DueOptimizer) else "any"
-        if self._graphs and self._recorded != self._numbers():
+        if self._graphs and not _same(self._recorded, self._numbers()):
             self._graphs.clear()
             if self._whole is not None:  # it holds numbers as well; what takes its place compiles before it is recorded
                 self._warm.clear()
@@ -165,7 +165,7 @@ class Stepper:
         if not self._try_whole:
             return None
         if self._whole is not None:
-            if self._numbers_then == self._numbers():
+            if _same(self._numbers_then, self._numbers()):
                 return self._whole
             self._compile_parts()  # a schedule; compiling for every value would cost more than it saves
             return None
@@ -190,15 +190,13 @@ class Stepper:
         self._numbers_then = self._numbers()
         return self._whole
 
-    def _numbers(self) -> list[tuple[Any, ...]]:
+    def _numbers(self) -> list[Any]:
         """Of hyperparameters, what programs and recordings hold: numbers, and which tensors. Those are read anew."""
         return [
-            tuple(
-                v if isinstance(v, float) else id(v)
-                for k, v in group.items()
-                if isinstance(v, (float, Tensor)) and k != "owed"
-            )
+            plain(value)
             for group in self.optimizer.param_groups
+            for name, value in group.items()
+            if isinstance(value, (float, Tensor)) and name != "owed"
         ]
 
     def _keep(self, order: Tensor) -> None:
@@ -211,10 +209,20 @@ class Stepper:
         self._cursor.zero_()
 
     def _record(self) -> Any:
-        graph = record(lambda: self._steps(1))
+        done = []
+        graph = record(lambda: done.append(self._steps(1)))
+        if not done[0]:  # the compiler failed, and nothing was recorded but that
+            graph = record(lambda: self._steps(1))
         self._recorded = self._numbers()
         self._count(-1)
         return graph
+
+
+def _same(before: list[Any], now: list[Any]) -> bool:
+    """Equal numbers and the very same tensors."""
+    if len(before) != len(now):
+        return False
+    return all(a is b or (type(a) is type(b) is float and a == b) for a, b in zip(before, now, strict=True))
 
 
 def _draws(group: dict[str, Any]) -> bool:

@@ -72,10 +72,10 @@ def check_replicas(group: dict[str, Any]) -> None:
 
 
 def physics(group: dict[str, Any]) -> Physics:
-    return Physics(*(_plain(group[name]) for name in Physics._fields))
+    return Physics(*(plain(group[name]) for name in Physics._fields))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers as floats; tensors that are on the host and hold one number too."""
     if type(value) is float or (isinstance(value, Tensor) and (value.ndim or value.is_cuda)):
         return value
@@ -84,7 +84,7 @@ def _plain(value: Any) -> Any:
 
 def time_step(group: dict[str, Any]) -> Any:
     """h as the group has it now, so that schedulers act at once."""
-    h = _plain(group["lr"])
+    h = plain(group["lr"])
     if isinstance(h, float) and not 0 <= h < math.inf:
         raise ValueError(f"lr (h) is {h}: a scheduler or an assignment set it to something that is no time step")
     return h

@@ -50,20 +50,55 @@ def test_every_call_reads_what_its_tensors_hold_now(asked: list[int]) -> None:
         assert torch.equal(made["scaled"], 2 * model.x)
         assert made["sum"].item() == model.x.sum().item() + i
     assert model.count.item() == 5
-    assert len(asked) == 1
+    assert len(asked) == 2
+    repeated.ask_again()
+    for _ in range(3):
+        repeated()
+    assert len(asked) == 3
 
 
 def test_what_was_replaced_is_seen_after_asking_again(asked: list[int]) -> None:
     model = Model()
     repeated = Repeated(model.step)
-    repeated()
-    repeated()
+    for _ in range(3):
+        repeated()
     model.x, model.factor = torch.ones(7), 3.0
     repeated.ask_again()
-    for _ in range(3):
+    for _ in range(4):
         assert torch.equal(repeated()["scaled"], torch.full((7,), 3.0))
-    assert model.count.item() == 5
-    assert len(asked) == 2
+    assert model.count.item() == 7
+    assert len(asked) == 4
+
+
+def test_a_function_that_changes_what_it_reads_is_asked_every_time(asked: list[int]) -> None:
+    """Numbers, as of a loss that counts its calls, or tensors. Beyond the compiler's limit it runs as it is."""
+
+    class Counting(Model):
+        def step(self) -> dict[str, Tensor]:
+            self.factor += 1.0
+            return super().step()
+
+        def replace(self) -> dict[str, Tensor]:
+            self.x = self.x + 1.0
+            return super().step()
+
+    model = Counting()
+    for name in ("step", "replace"):
+        repeated = Repeated(getattr(model, name))
+        for i in range(1, 12 if name == "step" else 5):
+            made = repeated()
+            assert torch.equal(made["scaled"], model.factor * model.x), (name, i)
+    assert model.factor == 13.0
+    assert torch.equal(model.x, torch.arange(4.0) + 4)
+    assert len(asked) == 15
+
+
+def test_where_the_compiler_is_switched_off_nothing_is_lost() -> None:
+    model = Model()
+    repeated = Repeated(model.step)
+    with torch.compiler.set_stance("force_eager"):
+        for i in range(1, 4):
+            assert repeated()["sum"].item() == 6 + i
 
 
 def test_a_function_that_is_no_single_program_is_asked_every_time(asked: list[int]) -> None:
