@@ -124,25 +124,16 @@ def test_compiled_steps_are_the_same_steps(optimizer, compiled, network):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5, msg=name)
 
 
-def replaced(group, epoch):
-    group["lr"] = group["lr"] + 0.1 * epoch
-
-
-def written(group, epoch):
-    group["lr"].add_(0.1 * epoch)
-
-
-@pytest.mark.parametrize(("lr", "change"), [([0.1, 0.2, 0.3], replaced), (0.1, written)])
-def test_a_compiled_step_sees_a_rate_that_changes(lr, change):
+def test_a_compiled_step_sees_a_rate_that_is_replaced():
     found = []
     for compiled in (False, True):
         ensemble = Ensemble(make_tiny, R)
-        optimizer = Langevin(ensemble.parameters(), torch.tensor(lr), scheme="L", seed=ensemble.seeds)
+        optimizer = Langevin(ensemble.parameters(), torch.tensor([0.1, 0.2, 0.3]), scheme="L", seed=ensemble.seeds)
         x = torch.randn(R, 10, 2, generator=torch.Generator().manual_seed(0))
         batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
 
         def after(epoch, group=optimizer.param_groups[0]):
-            change(group, epoch)
+            group["lr"] = group["lr"] + 0.1 * epoch
 
         train(ensemble, optimizer, loss, batches, 8, evaluate=lambda e: {}, after_epoch=after, compiled=compiled)
         found.append([p.detach() for p in ensemble.parameters()])
@@ -160,6 +151,10 @@ def test_what_a_recording_must_be_made_anew_for():
     for _ in range(20):  # one of the new tensors could lie where the first one was
         schedule.step()
         assert not _same(before, stepper._numbers())
+    rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.1)  # one number on the host is a number to programs
+    before = stepper._numbers()
+    rate.mul_(0.5)
+    assert not _same(before, stepper._numbers())
 
 
 def test_schedulers_act_between_epochs():
