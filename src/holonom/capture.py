@@ -24,7 +24,7 @@ from .optimizer import Langevin
 from .repeated import Repeated
 
 _WARM_UP = 3  # steps before a capture: kernels compile, workspaces are allocated, a rotated word starts to owe
-# Twice as many, the usual number, compile three times as long for programs no faster (see counter.OPTIONS).
+# With torch's own limit, 50 on a CPU, compiling takes three times as long for programs no faster (see counter.OPTIONS).
 _OPTIONS: dict[str, Any] = {"realize_opcount_threshold": 15}
 
 Compiled = bool | Literal["gradients"]

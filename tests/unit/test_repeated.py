@@ -10,7 +10,7 @@ from holonom.repeated import Repeated
 
 
 class Model:
-    """Reads tensors and a number, counts on a tensor, and says how often Python ran it."""
+    """Reads a tensor and a number, and counts its steps on another tensor."""
 
     def __init__(self) -> None:
         self.x = torch.arange(4.0)
