@@ -18,9 +18,7 @@ import torch
 
 from holonom.experiments.reproduce import device_name
 
-from .ensembles import stepper
-
-METHODS = ("SGD", "C-SGLD")
+from .ensembles import METHODS, stepper
 
 
 def measure(method: str, replicas: int, device: str, seconds: float) -> dict[str, Any]:
@@ -61,7 +59,7 @@ def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
         units["bytes"] = (2**20, "MiB")
     figure, panels = plt.subplots(1, len(units), figsize=(5.2 * len(units), 4.0), layout="constrained", squeeze=False)
     for panel, (quantity, (unit, label)) in zip(panels[0], units.items(), strict=True):
-        for number, method in enumerate(METHODS):
+        for number, method in enumerate(sorted({row["method"] for row in rows}, key=list(METHODS).index)):
             counts = [row["replicas"] for row in rows if row["method"] == method]
             values = [row[quantity] / unit for row in rows if row["method"] == method]
             share = [values[-1] * count / counts[-1] for count in counts]
@@ -83,6 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 4, 16, 64, 256, 1024])
+    parser.add_argument("--methods", choices=METHODS, nargs="+", default=["SGD", "C-SGLD"])
     parser.add_argument("--seconds", type=float, default=2.0, help="for each point")
     parser.add_argument("--out", type=Path, default=Path("results/replicas"), help="points that are there are kept")
     options = parser.parse_args()
@@ -91,7 +90,7 @@ def main() -> None:
     file = options.out / f"replicas-{options.device}.json"
     rows = earlier(file, circumstances)
     for count in options.replicas:
-        for method in METHODS:
+        for method in options.methods:
             if any((row["method"], row["replicas"]) == (method, count) for row in rows):
                 continue
             rows.append(measure(method, count, options.device, options.seconds))
