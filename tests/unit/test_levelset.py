@@ -180,3 +180,10 @@ def test_residual_and_cotangency_stay_at_rounding(normals, rng, word, slack):
         setup.optimizer.step()
         assert setup.optimizer.residuals()[0] < 1e-13
         assert setup.optimizer.cotangencies()[0] < 1e-12
+
+
+def test_one_may_look_in_inference_mode(rng):
+    optimizer = Setup(rng, "curve", "batch", True, "BAOAB").optimizer
+    seen = optimizer.residuals(), optimizer.cotangencies()
+    with torch.inference_mode():
+        assert (optimizer.residuals(), optimizer.cotangencies()) == seen

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import vmap
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..errors import ConstraintError, ProjectionError
 from ..lists import Scalar, Tensors, divided, spread
 from .base import Constraint, Landing, Phase
+from .jacobian import linearised, solve, tangent
 
 _MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: land where g ≤ −margin
 _MOST_ITERATIONS = 200
@@ -69,11 +70,14 @@ class LevelSet(Constraint):
     def check(self, q: Tensor, name: str) -> None:
         if q.ndim < self.batch_dims:
             raise ConstraintError(f"LevelSet on {name}: {self.batch_dims} batch_dims, the shape is {tuple(q.shape)}")
-        block = q[(0,) * self.batch_dims] if self.batch_dims else q
+        block = q[(0,) * self.batch_dims].detach() if self.batch_dims else q.detach()
+        given = block.clone()
         try:
-            m = self.g(block).numel()
+            m = self.g(given).numel()
             if not m:
                 raise ValueError("it returned no constraint")
+            if not torch.equal(given.nan_to_num(), block.nan_to_num()):
+                raise ValueError("it writes into its argument; let it return a new tensor")
         except Exception as error:
             raise ConstraintError(
                 f"LevelSet on {name}: g could not be evaluated on a block of shape {tuple(block.shape)}: {error}"
@@ -109,7 +113,7 @@ class LevelSet(Constraint):
         return vmap(self._constraint(q))
 
     def _jacobian(self, q: Tensor) -> Callable[[Tensor], Tensor]:
-        return vmap(jacrev(self._constraint(q)))
+        return lambda x: linearised(self._value(q), x)[1]
 
     # ── geometry ──────────────────────────────────────────────────────────────────────────────
 
@@ -170,7 +174,7 @@ class LevelSet(Constraint):
     def project_(self, phase: Phase, momenta: Tensors) -> None:
         for q, xi, p, p_xi in self._blocks(phase, momenta):
             x, pi = self._flat(q, xi), self._flat(p, p_xi)
-            self._unflatten_(_project(self._jacobian(q)(x), pi), p, p_xi)
+            self._unflatten_(tangent(self._jacobian(q)(x), pi), p, p_xi)
 
     def drift_(self, phase: Phase, h: Scalar) -> None:
         for q, xi, p, p_xi in self._blocks(phase, phase.momenta):
@@ -180,7 +184,7 @@ class LevelSet(Constraint):
             moved, multiplier = self._along(q, x + time * pi, j)
             pi = pi - divided((j.mT @ multiplier)[:, :, 0], time)
             self._unflatten_(moved, q, xi)
-            self._unflatten_(_project(self._jacobian(q)(moved), pi), p, p_xi)
+            self._unflatten_(tangent(self._jacobian(q)(moved), pi), p, p_xi)
 
     def euler_(self, phase: Phase, step: Tensors) -> None:
         moved_phase = Phase(phase.q, step[: len(phase.q)], phase.slack, step[len(phase.q) :])
@@ -200,13 +204,14 @@ class LevelSet(Constraint):
 
     def _along(self, q: Tensor, target: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
         """Newton for λ: x' = target − Jᵀλ with c(x') = 0 (4.41)."""
-        value, jacobian = self._value(q), self._jacobian(q)
+        value = self._value(q)
         multiplier = torch.zeros(*j.shape[:2], 1, dtype=j.dtype, device=j.device)
         x = target
 
         def newton() -> Tensor:
             nonlocal x, multiplier
-            change = _solve(jacobian(x) @ j.mT, value(x)[:, :, None])
+            c, here = linearised(value, x)
+            change = solve(here @ j.mT, c[:, :, None])
             multiplier = multiplier + change
             x = target - (j.mT @ multiplier)[:, :, 0]
             return torch.div((j.mT @ change).abs().max(), 1 + x.abs().max())
@@ -221,21 +226,22 @@ class LevelSet(Constraint):
         How far along follows from how the direction changed in the last round (Barzilai and Borwein),
         which undoes the overshooting of points far outside.
         """
-        value, jacobian = self._value(q), self._jacobian(q)
+        value = self._value(q)
         x = target
         last: tuple[Tensor, Tensor] | None = None
 
         def towards() -> Tensor:
             nonlocal x, last
-            j, c = jacobian(x), value(x) + margin
+            c, j = linearised(value, x)
+            c = c + margin
             if active is not None:
                 j, c = j * active[:, :, None], c * active
             gram = j @ j.mT
             if active is not None:
                 gram = gram + torch.diag_embed(1 - active)
-            onto = (j.mT @ _solve(gram, c[:, :, None]))[:, :, 0]
+            onto = (j.mT @ solve(gram, c[:, :, None]))[:, :, 0]
             along = target - x
-            along = along - (j.mT @ _solve(gram, j @ along[:, :, None]))[:, :, 0]
+            along = along - (j.mT @ solve(gram, j @ along[:, :, None]))[:, :, 0]
             pace = torch.ones_like(x[:, :1])
             if last is not None:
                 moved, turned = x - last[0], last[1] - along
@@ -292,15 +298,3 @@ class LevelSet(Constraint):
             return q.numel()
         block = q[(0,) * self.batch_dims] if self.batch_dims else q
         return q.numel() - q.shape[: self.batch_dims].numel() * self.g(block.detach()).numel()
-
-
-def _solve(a: Tensor, b: Tensor) -> Tensor:
-    """a⁻¹b; on a device without asking whether a was singular, which would stall it."""
-    solution: Tensor = torch.linalg.solve_ex(a, b)[0] if a.is_cuda else torch.linalg.solve(a, b)
-    return solution
-
-
-def _project(j: Tensor, pi: Tensor) -> Tensor:
-    """Π = I − Gᵀ(GGᵀ)⁻¹G, row by row."""
-    normal: Tensor = j.mT @ _solve(j @ j.mT, j @ pi[:, :, None])
-    return pi - normal[:, :, 0]
