@@ -23,7 +23,7 @@ _MULTIPLIERS = (0xD2511F53 - (1 << 32), 0xCD9E8D57 - (1 << 32))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LARGE = 1 << 17  # normals
 # How to compile draws. Wherever a compiler uses a result it writes its operations out again, up to so many of them.
-# Philox uses every word several times a round: twenty thousand operations would come of two hundred.
+# Philox uses every word several times a round: thousands of operations would come of two hundred.
 OPTIONS: dict[str, Any] = {"realize_opcount_threshold": 8}
 
 Spec = tuple[torch.Size, torch.dtype, int, int]  # one tensor to draw: its shape, dtype, parameter and part

@@ -2,7 +2,8 @@
 
 A flow moves one phase along one part of the dynamics. It knows nothing of constraints beyond the
 three verbs every space has (``kick_``, ``project_``, ``drift_``; ``descend_`` for overdamped steps),
-so adding a letter is one function here and one row of the table.
+so adding a letter is one function here and one row of the table. (E, which sees all cells of a group
+at once, acts in :mod:`.engine`.)
 """
 
 from __future__ import annotations

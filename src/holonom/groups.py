@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .cell import Cell, State, state_dtype
+from .constraints import LevelSet
 from .constraints.base import Constraint, Landing
 from .errors import ConstraintError
 from .scheme import compile_word
@@ -114,9 +115,11 @@ def warn_landed(landings: Landings, stacklevel: int) -> None:
         all_of_kind = [landing for space, landing in landings if type(space).__name__ == kind]
         count, blocks = sum(x.moved for x in all_of_kind), sum(x.blocks for x in all_of_kind)
         parts.append(f"{kind}: {count:,} of {blocks:,} by up to {max(x.distance for x in all_of_kind):.3g}")
+    advice = " holonom.init starts on the manifold." if any(type(space) is not LevelSet for space, _ in moved) else ""
     warnings.warn(
         "weights that did not satisfy their constraint were moved to the nearest point that does ("
         + "; ".join(parts)
-        + "). holonom.init starts on the manifold.",
+        + ")."
+        + advice,
         stacklevel=stacklevel,
     )

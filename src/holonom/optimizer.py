@@ -36,15 +36,17 @@ class Langevin(Optimizer):
     τ = 0), ``"L"`` (SGLD), ``"BACDEDCAB"`` (adaptive Langevin), or any other legal word; see
     :mod:`holonom.scheme`. Every option may be set per parameter group.
 
-    Temperature is that of the loss as given: the invariant law is exp(−L(q)/τ). For a *mean* loss
-    over ``num_data`` examples the Bayes posterior is τ = 1/num_data (:func:`holonom.posterior_temperature`).
+    Temperature is that of the loss as given: the invariant law is exp(−L(q)/τ). For the *mean* negative
+    log-likelihood of ``num_data`` examples the Bayes posterior is τ = 1/num_data
+    (:func:`holonom.posterior_temperature`).
 
     Args:
         params: parameters, named parameters or parameter groups.
         lr: the time step h. With momentum and τ = 0, h² is what SGD calls the learning rate.
         scheme: the splitting word.
         friction: γ of the letter O; ``float("inf")`` draws the momentum anew at every step.
-        temperature: τ of the letters O, E, L and M; 0 trains without noise.
+        temperature: τ of the letters O, E, L and M; 0 trains without noise (words with D or F: with
+            ``driving_noise=0`` as well).
         constraint: a :mod:`holonom.constraints` space, or None. Weights that start off it are moved to
             the nearest point, with a warning. Inside ``param_groups`` it appears as text.
         coupling: ε of the thermostat (letter E).
@@ -58,8 +60,8 @@ class Langevin(Optimizer):
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
             thermostat; a model trained alone with one of those seeds (0-dim) draws the same. Tensors draw from a
-            counter-based generator that compiles: with ``fuse=True`` a noisy step on a CPU takes a third of the
-            time it takes with an int, uncompiled several times as long.
+            counter-based generator that compiles: with ``fuse=True`` a noisy step on a CPU with AVX-512
+            takes about half the time it takes with an int (without, about as long), uncompiled several times as long.
 
     In-place edits of a parameter between steps (loading weights, clamping) are taken up by the next
     step: the parameter is landed on its manifold again and its momentum projected (that of a square orthogonal

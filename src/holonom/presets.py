@@ -1,7 +1,7 @@
 """The papers' methods under the papers' names: compositions of a word, a partition and a constraint.
 
 Each takes a model or parameter groups. Two-part methods split a model into its last layer and the
-rest (thesis 3.24); given groups, they want exactly two. Rules of thumb (thesis 3.6): temperatures
+rest, thesis (3.24); given groups, they want exactly two. Rules of thumb (thesis section 3.6): temperatures
 1e-6 … 1e-4, coupling ε 0.05 … 0.1, driving noise σ_A 1e-4 … 1e-2, friction γ of the output layer
 0.05 … 5; steps h as large as for SGD or larger, kept fixed throughout.
 """
@@ -177,7 +177,8 @@ def c_cola_ud(
     scheme: str = "ABO",
     **options: Any,
 ) -> Langevin:
-    """Circle-constrained underdamped Langevin (4.7.2.4). Defaults: paper Fig. 7, with radii (0.05, 0.1)."""
+    """Circle-constrained underdamped Langevin (4.7.2.4). Defaults: lr and friction of paper Fig. 7,
+    whose radii are ``radius=(0.05, 0.1)``."""
     groups = _constrain_weights(model, lambda place, r: Circle(r), radius)
     return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 

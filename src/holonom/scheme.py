@@ -1,6 +1,6 @@
 """A splitting word such as ``"BAOAB"``, compiled to a program of one gradient per step.
 
-Every letter is the exact flow of one part of the dynamics (thesis 2.53, 2.59) and acts for
+Every letter is the exact flow of one part of the dynamics (thesis, equations 2.53 and 2.59) and acts for
 ``lr`` divided by how often it stands in the word:
 
 ====== =========================================================================

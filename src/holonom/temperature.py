@@ -18,7 +18,8 @@ def posterior_temperature(num_data: int, cold: float = 1.0) -> float:
     If L is the mean negative log-likelihood, exp(−num_data·L) is the likelihood, so τ = 1/num_data; a
     prior N(0, s²) enters as ``weight_decay`` = 1/(num_data·s²), see :func:`prior_weight_decay`. The
     papers' "τ = 1" is the same statement for a summed loss. ``cold`` < 1 sharpens the posterior
-    (a cold posterior, thesis 1.3.4.3); τ = 0 trains without noise.
+    (a cold posterior, thesis 1.3.4.3); τ = 0 trains without noise (words with D or F: with
+    ``driving_noise=0`` as well).
     """
     if num_data < 1:
         raise ValueError(f"num_data must be at least 1, got {num_data}")
@@ -110,7 +111,7 @@ class SimulatedTempering:
         optimizer: whose groups all take the ladder's temperature.
         ladder: rising temperatures, the first being the target's.
         every: optimizer steps between proposals.
-        learning: how much a visit lowers a rung's weight at first; it decays like 1/visits.
+        learning: how much a visit lowers a rung's weight at first; it decays like 1/√visits.
     """
 
     def __init__(
@@ -132,7 +133,10 @@ class SimulatedTempering:
         self._set()
 
     def step(self, loss: float) -> bool:
-        """Call after ``optimizer.step()`` with the present loss; returns whether τ changed."""
+        """Call after ``optimizer.step()``; returns whether τ changed.
+
+        ``loss`` is the L of exp(−L/τ): of all data, and with ½λ‖q‖² where the optimizer has a ``weight_decay``.
+        """
         self.count += 1
         if self.count % self.every:
             return False

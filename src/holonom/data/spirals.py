@@ -1,4 +1,4 @@
-"""Planar spirals: two arms, one a half turn behind the other (thesis 3.32, 4.58, 4.59)."""
+"""Planar spirals: two arms, one a half turn behind the other (thesis, equations 3.32, 4.58, 4.59)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planar trigonometric data: a cosine against a sine (thesis 3.33)."""
+"""Planar trigonometric data: a cosine against a sine (thesis, equation 3.33)."""
 
 from __future__ import annotations
 

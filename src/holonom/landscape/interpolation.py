@@ -1,4 +1,4 @@
-"""Straight (and geodesic) paths between states, whole or layer by layer (thesis 3.34, 6.1, 6.2)."""
+"""Straight (and geodesic) paths between states, whole or layer by layer (thesis, equations 3.34, 6.1, 6.2)."""
 
 from __future__ import annotations
 

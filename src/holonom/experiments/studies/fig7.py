@@ -34,7 +34,7 @@ PLAIN, DECAYED = Momentum(0.1, 0.8), Momentum(0.1, 0.8, 1e-4)
 @experiment(
     "fig7",
     title="Circle constraints on Fashion-MNIST",
-    source="paper Fig. 7, thesis Table 4.3 and Fig. 4.10",
+    source="paper Fig. 7, thesis Table 4.3, Figs. 4.7 and 4.10",
     says="With 10,000 training images and 400 epochs c-CoLA-ud (h = 0.3, γ = 1, r₀ = 0.05, r₁ = 0.1, τ = 0) reaches "
     "87.63 ± 0.04 % on 60,000 test images with a test loss of 0.386; SGD with momentum 87.39 ± 0.06 % and 0.824, with "
     "weight decay 1e-4 87.47 ± 0.38 % and 0.531, the best of a grid of step sizes and momenta. 5 runs.",

@@ -18,7 +18,7 @@ PUBLISHED = {"SGD": 519, "SGD+WD": 51.1, "C-SGD": 9.38, "SGLD": 8.73, "C-SGLD": 
 @experiment(
     "table1",
     title="Boundary curvature of five optimizers on the spiral",
-    source="paper Table 1, thesis Table 4.4",
+    source="paper Table 1, thesis Table 4.1",
     says="Averaged over 100 runs of 10,000 epochs, the decision boundary of C-SGLD is the smoothest: mean "
     "curvature 519 (SGD), 51.1 (SGD with weight decay), 9.38 (C-SGD), 8.73 (SGLD), 6.08 (C-SGLD).",
     smoke={"replicas": 2, "epochs": 2, "grid": 100},
