@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from holonom import Langevin
 from holonom.experiments.setups.learner import Learner
 from holonom.experiments.setups.networks import Networks, untrained
 from holonom.experiments.setups.photographs import Photographs
@@ -60,6 +61,17 @@ def test_recorded_steps_are_the_steps(architecture: str, compiled: bool) -> None
     assert apart < (0.5 if compiled else 0.2), f"{apart:.2g} of the way apart"
     counted = [x for name, x in recorded.model.state_dict().items() if name.endswith("num_batches_tracked")]
     assert all(int(x) == 24 for x in counted), "every step ran once"
+
+
+@pytest.mark.parametrize("method", ["o-CoLA-ud", "o-CoLA-od"])
+def test_recorded_steps_keep_kernels_orthogonal(method: str) -> None:
+    recipe = replace(RECIPE, architecture="resnet34", method=method, step=0.01)
+    recorded, losses = trained(Learner, recipe)
+    _, others = trained(Unrecorded, recipe)
+    np.testing.assert_allclose(losses, others, rtol=0.05)
+    assert isinstance(recorded.optimizer, Langevin)
+    assert max(recorded.optimizer.residuals()) < 1e-6
+    assert [group["step"] for group in recorded.optimizer.param_groups] == [24] * len(recorded.optimizer.param_groups)
 
 
 def test_an_interrupted_training_goes_on(tmp_path: Path) -> None:

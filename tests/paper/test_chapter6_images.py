@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.experiments.setups import cifar
+from holonom.experiments.setups import trained
 from holonom.experiments.setups.cifar import BLOCKS, SMOKE, STAGES, Arm, Study, as_published, mean_shape, vgg_layers
 from holonom.experiments.setups.layers import divided
 from holonom.experiments.setups.lines import Line, mostly
@@ -25,14 +25,15 @@ from ..photographs import image_set
 from .small import check_smoke, small_run
 
 IDS = [
-    "fig6.1B", "fig6.2B", "fig6.3", "fig6.4", "fig6.6", "fig6.7", "fig6.8", "fig6.9", "fig6.10", "fig6.18", "fig6.19",
+    "fig6", "fig6.1B", "fig6.2B", "fig6.3", "fig6.4", "fig6.6", "fig6.7", "fig6.8", "fig6.9", "fig6.10", "fig6.18",
+    "fig6.19", "figD3",
     "table6.1", "table6.2", "table6.4",
 ]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def random_photographs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar, "cifar10", lambda root: image_set(64, 32))
+    monkeypatch.setattr(trained, "cifar10", lambda root: image_set(64, 32))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ FALLS, CLIMBS, STAYS = [4.0, 3.0, 2.0, 1.0, 0.0], [2.0, 1.0, 3.0, 1.0, 0.0], [2.
 
 def made(name: str = "made", whole: Line | None = None, accuracy: float = 0.5, **blocks: Line) -> Arm:
     curves = {"test_accuracy": np.full((1, 6), accuracy)}
-    return Arm(name, Recipe(), curves, whole or line(*6 * [FALLS]), blocks)
+    return Arm(name, Recipe(), curves, whole=whole or line(*6 * [FALLS]), blocks=blocks)
 
 
 def test_shapes_of_known_lines() -> None:

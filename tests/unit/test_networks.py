@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from holonom import landscape
+from holonom import Langevin, landscape
 from holonom.errors import CheckpointError
 from holonom.experiments.setups.learner import Learner
 from holonom.experiments.setups.networks import METRICS, Network, Networks, untrained
@@ -68,6 +68,37 @@ def test_the_step_falls_unless_it_is_fixed(data: Photographs) -> None:
             learner.learn(epoch, *(part[:1] for part in data.epoch(recipe, epoch)))
             seen.append(learner.optimizer.param_groups[0]["lr"])
         np.testing.assert_allclose(seen, expected)
+
+
+def test_the_square_of_a_time_step_falls_as_the_step_does(data: Photographs) -> None:
+    recipe = replace(SMALL, method="o-CoLA-ud")
+    learner = Learner(recipe, untrained(recipe), data.as_input, CPU)
+    seen = []
+    for epoch in range(3):
+        learner.learn(epoch, *(part[:1] for part in data.epoch(recipe, epoch)))
+        seen.append([group["lr"] ** 2 for group in learner.optimizer.param_groups])
+    np.testing.assert_allclose(seen, [[lr, lr] for lr in (0.1, 0.01, 0.001)])
+
+
+@pytest.mark.parametrize(("method", "word"), [("o-CoLA-ud", "ABO"), ("o-CoLA-od", "L")])
+def test_hidden_kernels_are_and_stay_orthogonal(data: Photographs, method: str, word: str) -> None:
+    recipe = replace(SMALL, method=method, weight_decay=0.25)
+    model = untrained(recipe)
+    learner = Learner(recipe, model, data.as_input, CPU)
+    learner.learn(0, *data.epoch(recipe, 0))
+    assert isinstance(learner.optimizer, Langevin)
+    assert {(g["scheme"], g["weight_decay"]) for g in learner.optimizer.param_groups} == {(word, 0.25)}
+    kernels = [x.detach().flatten(1).double() for x in model.parameters() if x.ndim == 4]
+    grams = [q @ q.T if len(q) <= q.shape[1] else q.T @ q for q in kernels]
+    errors = [float((gram - torch.eye(len(gram))).abs().max()) for gram in grams]
+    assert errors[0] > 0.1, "the first layer is free"
+    assert max(errors[1:]) < 1e-6
+
+
+def test_orthogonal_kernels_have_one_step(data: Photographs) -> None:
+    recipe = replace(SMALL, method="o-CoLA-ud", apart=("head",))
+    with pytest.raises(ValueError, match="one step and weight decay for all blocks, not 2"):
+        Learner(recipe, untrained(recipe), data.as_input, CPU)
 
 
 class Replayed(Learner):

@@ -27,7 +27,7 @@ OTHER: dict[str, Any] = {
     "architecture": "resnet34", "width": 3, "pool": False, "narrowed": (2,), "images": 23, "augmented": False,
     "random_labels": True, "epochs": 4, "enough": 0.5, "batch": 7, "step": 0.2, "falling": False,
     "weight_decay": 0.0, "apart": ("head",), "apart_step": 0.2, "apart_weight_decay": 0.0,
-    "start": Start(SMALL), "seed": 6,
+    "start": Start(SMALL), "seed": 6, "method": "o-CoLA-od", "momentum": 0.5,
 }  # fmt: skip
 
 

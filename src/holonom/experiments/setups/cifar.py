@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,16 +11,15 @@ import numpy as np
 import torch
 
 from ... import landscape
-from ...data import cifar10
 from ...metrics import distance
 from .. import ranks
 from ..claims import Claim, near
 from ..run import Array, Run
 from . import lines
 from .lines import Line
-from .networks import FOLDER, METRICS, Network, Networks, untrained
-from .photographs import Photographs
-from .recipes import Recipe, Start
+from .networks import FOLDER, Network, untrained
+from .recipes import Recipe
+from .trained import ACCURACIES, Begin, Trained, Training
 from .walks import WHOLE, Blocks, Walks
 
 SMOKE: dict[str, Any] = {
@@ -45,35 +43,15 @@ BLOCKS: Blocks = {
     "fc": "head",
 }  # fmt: skip
 PUBLISHED_BARRIERS = ("B2", "B3", "B4.0")  # of ResNet-18, Fig. 6.16A
-ACCURACIES = {"train_accuracy": "train accuracy %", "test_accuracy": "test accuracy %", "test_loss": "test loss"}
 
 
 @dataclass
-class Arm:
-    """One recipe with every run's seed: metrics (epochs, runs), the line of the whole network and of its blocks."""
+class Arm(Trained):
+    """One recipe with every run's seed: its metrics, the line of the whole network and of its blocks."""
 
-    arm: str
-    recipe: Recipe
-    curves: dict[str, Array]
-    whole: Line
+    whole: Line = field(kw_only=True)
     blocks: dict[str, Line] = field(default_factory=dict)
     distance: Array = field(default_factory=lambda: np.zeros(0))
-    residual: float = 0.0
-
-    @property
-    def steps(self) -> Array:
-        """At the end of every epoch."""
-        return self.recipe.per_epoch * np.arange(1, self.recipe.epochs + 1)
-
-    def final(self, metric: str) -> Array:
-        """(runs,) at the end."""
-        last: Array = self.curves[metric][-1]
-        return last
-
-    @property
-    def accuracy(self) -> Array:
-        """(runs,) of the test set, in per cent."""
-        return 100 * self.final("test_accuracy")
 
     @property
     def lines(self) -> dict[str, Line]:
@@ -99,20 +77,11 @@ class Arm:
         return tuple(name for name, line in self.blocks.items() if mean_shape(line) == "barrier")
 
 
-class Study:
-    """CIFAR-10, the networks of this run set, and what to look at on their lines."""
+class Study(Training):
+    """Trained networks, and what to look at on their lines."""
 
     def __init__(self, run: Run, settings: SimpleNamespace) -> None:
-        self.run, self.settings = run, settings
-        self.data = Photographs(cifar10(run.root), run.device, settings.train, settings.test)
-        self.networks = Networks(run.folder.parent / FOLDER, self.data, compiled=settings.compiled)
-        self.base = Recipe(
-            width=settings.width, pool=settings.pool, images=len(self.data), epochs=settings.epochs,
-            batch=settings.batch,
-        )  # fmt: skip
-        first, count = ranks.share(run.replicas)
-        self.seeds = [run.seed * 1_000_003 + first + i for i in range(count)]
-        self._first = first
+        super().__init__(run, settings)
         self.walks = Walks(self.networks, self.data, settings.tested, settings.points)
 
     def arm(
@@ -120,42 +89,28 @@ class Study:
         name: str,
         recipe: Recipe | None = None,
         blocks: Blocks | None = None,
-        begin: Callable[[int, Recipe], Start] | None = None,
+        begin: Begin | None = None,
         **changes: Any,
     ) -> Arm:
         """Train or read every run of a recipe (the base by default) with some changes, and walk along its lines.
 
         ``begin`` gives every run, known by its number and recipe, a start of its own.
         """
-        chosen = replace(recipe or self.base, **changes)
-        found, seconds = [], 0.0
-        with self.run.progress(name, chosen.epochs * len(self.seeds), "epoch") as progress:
-            for number, seed in enumerate(self.seeds):
-                own = chosen.seeded(seed)
-                if begin is not None:
-                    own = replace(own, start=begin(self._first + number, own))
-                network = self.networks.get(own, partial(_show, progress, number * chosen.epochs))
-                _show(progress, (number + 1) * chosen.epochs, 0)
-                seconds += network.seconds
-                found.append(self._look(own, network, blocks or {}))
-        self.run.seconds[name] = round(seconds, 2)
-        curves, walked, ways = zip(*found, strict=True)
+        found: list[tuple[dict[str, Array], float]] = []
+        trained = self.train(
+            name, replace(recipe or self.base, **changes), begin,
+            lambda own, network: found.append(self._look(own, network, blocks or {})),
+        )  # fmt: skip
+        walked, ways = zip(*found, strict=True)
         paths = {block: self._line([one[block] for one in walked]) for block in (WHOLE, *(blocks or {}))}
-        return Arm(
-            name,
-            chosen,
-            {metric: ranks.gather(np.stack([one[i] for one in curves], 1)) for i, metric in enumerate(METRICS)},
-            paths.pop(WHOLE),
-            paths,
-            ranks.gather(np.array([ways]))[0],
-        )
+        return Arm(**vars(trained), whole=paths.pop(WHOLE), blocks=paths, distance=ranks.gather(np.array([ways]))[0])
 
-    def _look(self, recipe: Recipe, network: Network, blocks: Blocks) -> tuple[list[Array], dict[str, Array], float]:
-        """Metrics of every epoch, the loss along the whole and the blocks' lines, and the distance travelled (6.3)."""
+    def _look(self, recipe: Recipe, network: Network, blocks: Blocks) -> tuple[dict[str, Array], float]:
+        """The loss along the whole and the blocks' lines, and the distance travelled (6.3)."""
         way = np.nan
         if not network.diverged:
             way = float(distance(untrained(recipe), network.initial, network.trained))
-        return _padded(network, recipe.epochs), self.walks.along(recipe, network, blocks), way
+        return self.walks.along(recipe, network, blocks), way
 
     def _line(self, values: Sequence[Array]) -> Line:
         return Line(self.walks.alphas, ranks.gather(np.stack(values, 1)).T)
@@ -206,17 +161,3 @@ def mean_shape(line: Line) -> landscape.Shape:
 def vgg_layers(recipe: Recipe) -> Blocks:
     """ "layer 1" next to the images to "layer 11"."""
     return {f"layer {i}": names for i, names in enumerate(landscape.blocks_of(untrained(recipe)).values(), 1)}
-
-
-def _show(progress: Callable[[int, int, Any], None], before: int, epoch: int) -> None:
-    progress(before + epoch, 0, None)
-
-
-def _padded(network: Network, epochs: int) -> list[Array]:
-    """Every metric for all epochs: a training that stopped stays where it was, one that diverged is lost."""
-    rows = []
-    for metric in METRICS:
-        *before, last = network.curves[metric]
-        end = np.nan if network.diverged else last  # a lost network still has an accuracy, that of chance
-        rows.append(np.array([*before, *[end] * (epochs - len(before))]))
-    return rows

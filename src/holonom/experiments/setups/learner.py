@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...capture import record
-from .descent import MOMENTUM, dropped_twice
+from ...optimizer import Langevin
+from .descent import dropped_twice
 from .recipes import Recipe
 
 _WARM_UP = 3  # steps before a recording: momentum comes to be, kernels are chosen
@@ -40,8 +41,11 @@ class Learner:
         self.model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         self.as_input = as_input
         self._training = torch.compile(self.model, dynamic=False) if compiled else self.model
-        self.optimizer = torch.optim.SGD(recipe.groups(model), momentum=MOMENTUM, fused=device.type == "cuda")
-        self._schedule = dropped_twice(self.optimizer, recipe.epochs) if recipe.falling else lambda epoch: None
+        self.optimizer = recipe.optimizer(model, fused=device.type == "cuda")
+        if isinstance(self.optimizer, Langevin):
+            self.optimizer.guard_gradients = False  # a network that is lost is reported, as SGD's are
+        falls = recipe.falling
+        self._schedule = dropped_twice(self.optimizer, recipe.epochs, recipe.rooted) if falls else lambda epoch: None
         self._parameters = list(model.parameters())
         self._sums = torch.zeros(2, device=device)
         self._graph: Any = None
@@ -108,6 +112,7 @@ class Learner:
             self._record()
         for _ in range(done, len(images)):
             self._graph.replay()
+        self._count(len(images) - done)
 
     def _keep(self, images: Tensor, labels: Tensor) -> None:
         """Copy an epoch to where the recording reads it, and start at its first batch."""
@@ -129,3 +134,9 @@ class Learner:
     def _record(self) -> None:
         self._graph = None  # its memory serves the next one
         self._graph, self._recorded = record(self._next), self._steps()
+        self._count(-1)
+
+    def _count(self, steps: int) -> None:
+        """Of an optimizer that counts: replays, or what recording counted although nothing ran."""
+        if isinstance(self.optimizer, Langevin):
+            self.optimizer.count_replays(steps)

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ...landscape import blocks_of
 from ...models import resnet18, resnet34, resnet50, vgg11
 from ...models.vgg import VGG11_WIDTHS
-from .descent import BATCH, STEP, WEIGHT_DECAY
+from .descent import BATCH, METHODS, MOMENTUM, STEP, WEIGHT_DECAY, descent
 
 State = dict[str, Tensor]
 RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
@@ -38,7 +39,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One network and its training: SGD with momentum (thesis 6.1.3.1, 6.1.10.1).
+    """One network and its training: SGD with momentum (thesis 6.1.3.1, 6.1.10.1) unless said otherwise.
 
     Attributes:
         architecture: one of ``RESNETS`` or ``VGGS``.
@@ -50,8 +51,9 @@ class Recipe:
         random_labels: train on labels drawn at random.
         epochs: at most so many.
         enough: stop after an epoch whose training accuracy was this high.
-        step: h, at first.
-        falling: divide h by ten after one and two thirds of the epochs.
+        method: one of ``METHODS``.
+        step: SGD's learning rate, at first.
+        falling: divide the step by ten after one and two thirds of the epochs.
         apart: name patterns of blocks with a step and a weight decay of their own.
         start: another network's states to begin with; fresh weights by default.
         seed: of initial weights, labels, order and augmentation.
@@ -67,6 +69,8 @@ class Recipe:
     epochs: int = 100
     enough: float | None = None
     batch: int = BATCH
+    method: str = METHODS[0]
+    momentum: float = MOMENTUM
     step: float = STEP
     falling: bool = True
     weight_decay: float = WEIGHT_DECAY
@@ -80,6 +84,8 @@ class Recipe:
         if self.architecture not in {**RESNETS, **VGGS}:
             known = ", ".join({**RESNETS, **VGGS})
             raise ValueError(f"there is no architecture {self.architecture!r}; there are {known}")
+        if self.method not in METHODS:
+            raise ValueError(f"there is no method {self.method!r}; there are {', '.join(METHODS)}")
         if min(self.width, self.images, self.epochs, self.batch) < 1:
             raise ValueError(f"width, images, epochs and batch must be at least 1: {self}")
 
@@ -119,6 +125,14 @@ class Recipe:
             for side, (step, decay) in zip(sides, options, strict=True)
             if side
         ]
+
+    def optimizer(self, model: nn.Module, fused: bool = False) -> Optimizer:
+        return descent(self.method, model, self.groups(model), self.momentum, fused)
+
+    @property
+    def rooted(self) -> bool:
+        """Whether lr is a time step h, whose square is the step."""
+        return self.method == "o-CoLA-ud"
 
 
 def _mix(start: Tensor, end: Tensor, alpha: float) -> Tensor:
