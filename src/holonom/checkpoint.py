@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .cell import state_dtype
-from .constraints.base import MOMENTA
+from .cell import Cell, state_dtype
+from .constraints.base import MOMENTA, Constraint
 from .errors import CheckpointError
 
 _MUST_AGREE = {
@@ -69,3 +69,21 @@ def restore_state(groups: list[dict[str, Any]], state: dict[Tensor, dict[str, An
                 k: v.to(p.device, state_dtype(p) if v.is_floating_point() else v.dtype, copy=True)
                 for k, v in saved["state"].get(index, {}).items()
             }
+
+
+def put_back(
+    groups: list[dict[str, Any]],
+    spaces: list[Constraint],
+    state: dict[Tensor, dict[str, Any]],
+    arrived: dict[Tensor, Tensor],
+) -> None:
+    """Undo the landing of weights that agree with the restored state as they came: they are the checkpoint's."""
+    for group, space in zip(groups, spaces, strict=True):
+        for p in group["params"]:
+            if p not in arrived:
+                continue
+            landed = p.detach().clone()
+            p.detach().copy_(arrived[p])
+            cell = Cell(space, [p], [""], [0])
+            if not space.holds(cell.widened(cell.phase(state)), p.dtype):
+                p.detach().copy_(landed)

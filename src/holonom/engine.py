@@ -12,7 +12,7 @@ from torch import Tensor
 from . import hyper
 from .act import Cue, time_of
 from .cell import Cell, Key, State, stacked, unstack_
-from .constraints.base import Phase
+from .constraints.base import MOMENTA, Phase
 from .counter import Normals, Spec
 from .fuse import worth_it
 from .lists import Scalar, Tensors, sum_of_squares
@@ -26,15 +26,30 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
     h = hyper.time_step(group)
     scheme = compile_word(group["scheme"])
     if cells and not (isinstance(h, float) and h == 0.0):
+        _check_word(group, state)
         owed = group["owed"]
         if owed is None:
-            owed = h if scheme.starts_owing else 0.0
+            owed = h if scheme.starts_owing or group.get("starts_owing") else 0.0
         program = scheme.program if is_owed(owed) else scheme.head
         run(group, cells, state, program, h, owed)
         group["owed"] = _debt(group["owed"], h) if scheme.tail else 0.0
     group["step"] += 1
-    if isinstance(group["seed"], Tensor):
+    if isinstance(group["seed"], Tensor) and group["params"]:
         state[group["params"][0]]["clock"].add_(1)
+
+
+def _check_word(group: dict[str, Any], state: StateMap) -> None:
+    """A word assigned after construction may need what was never created."""
+    scheme, own = compile_word(group["scheme"]), state[group["params"][0]]
+    if scheme.overdamped:
+        able = scheme.word != "M" or "last_noise" in own
+    else:
+        able = any(name in own for name in MOMENTA) and (not scheme.thermostatted or "thermostat" in own)
+    if not able:
+        raise ValueError(
+            f"scheme {scheme.word!r} was assigned to a group that was built for another word and has no state for it; "
+            f"build a new optimizer from the weights"
+        )
 
 
 def pay_debt(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:

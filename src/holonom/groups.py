@@ -52,8 +52,13 @@ def name_of(group: dict[str, Any], offset: int, index: int) -> str:
     return f"'{names[offset]}'" if names else f"parameter {index}"
 
 
-def create_state(group: dict[str, Any], space: Constraint, start: int, state: dict[Tensor, State]) -> Landings:
-    """Land every parameter of a new group and create all of its state; nothing is created later."""
+def create_state(
+    group: dict[str, Any], space: Constraint, start: int, state: dict[Tensor, State], arrived: dict[Tensor, Tensor]
+) -> Landings:
+    """Land every parameter of a new group and create all of its state; nothing is created later.
+
+    ``arrived`` gets the weights that were moved as they came: those of a checkpoint may be where they belong.
+    """
     scheme = compile_word(group["scheme"])
     landings: Landings = []
     for offset, p in enumerate(group["params"]):
@@ -62,7 +67,11 @@ def create_state(group: dict[str, Any], space: Constraint, start: int, state: di
         if type(space) is not Constraint and not bool(p.detach().isfinite().all()):
             raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; initialise them first")
         if p.numel():
-            landings.append((space, space.land_(space.view(p.detach()), name)))
+            before = None if type(space) is Constraint else p.detach().clone()
+            landing = space.land_(space.view(p.detach()), name)
+            if landing.moved and before is not None:
+                arrived[p] = before
+            landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0)))
         own = state[p] = {}
         if not scheme.overdamped:
             own[space.momentum_name(p.detach())] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
@@ -96,8 +105,10 @@ def take_up_edit(space: Constraint, p: Tensor, name: str, state: dict[Tensor, St
     if type(space) is Constraint or not p.numel():
         return
     cell = Cell(space, [p], [name], [0])
-    if not force and space.holds(cell.widened(cell.phase(state))):
+    if not force and space.holds(cell.widened(cell.phase(state)), p.dtype):
         return
+    if not bool(p.detach().isfinite().all()):
+        raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; restore them first")
     space.land_(space.view(p.detach()), name)
     read_slack(space, p, state[p])
     phase = cell.widened(cell.phase(state))
@@ -115,11 +126,16 @@ def warn_landed(landings: Landings, stacklevel: int) -> None:
         all_of_kind = [landing for space, landing in landings if type(space).__name__ == kind]
         count, blocks = sum(x.moved for x in all_of_kind), sum(x.blocks for x in all_of_kind)
         parts.append(f"{kind}: {count:,} of {blocks:,} by up to {max(x.distance for x in all_of_kind):.3g}")
+    still = sum(landing.frozen for _, landing in moved)
+    frozen = (
+        f" {still:,} are frozen (requires_grad=False): to leave them alone, give them no constraint." if still else ""
+    )
     advice = " holonom.init starts on the manifold." if any(type(space) is not LevelSet for space, _ in moved) else ""
     warnings.warn(
         "weights that did not satisfy their constraint were moved to the nearest point that does ("
         + "; ".join(parts)
         + ")."
+        + frozen
         + advice,
         stacklevel=stacklevel,
     )

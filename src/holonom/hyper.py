@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +23,30 @@ _NOT_NEGATIVE = {
     "driving_noise": ("σ_A", False),
     "weight_decay": ("λ", False),
 }
+_MOST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
+
+
+def as_written(options: dict[str, Any]) -> dict[str, Any]:
+    """NumPy's numbers as Python's, which a checkpoint may hold."""
+    plain_numbers = {name: float(x) for name in _NOT_NEGATIVE if isinstance(x := options.get(name), np.floating)}
+    whole = {name: int(x) for name in (*_NOT_NEGATIVE, "seed") if isinstance(x := options.get(name), np.integer)}
+    return {**options, **plain_numbers, **whole}
+
+
+def check_now(group: dict[str, Any], number: int) -> None:
+    """Raise for what schedulers or assignments have made of a group since it was checked; in a hurry."""
+    for name, most in _MOST.items():
+        value = group[name]
+        if isinstance(value, Tensor):
+            value = plain(value)
+        if type(value) is float and not 0.0 <= value <= most:
+            symbol = _NOT_NEGATIVE[name][0]
+            raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
+    if type(group["constraint"]) is not str:
+        raise TypeError(
+            f"param_groups[{number}]['constraint'] says what the constraint is; it cannot be assigned. Build a new "
+            f"optimizer from the weights"
+        )
 
 
 def check_group(group: dict[str, Any], space: Constraint) -> None:

@@ -36,6 +36,7 @@ def circle_(weight: Tensor, space: Circle, generator: torch.Generator | None = N
 @torch.no_grad()
 def sphere_(weight: Tensor, space: Sphere, generator: torch.Generator | None = None) -> Tensor:
     """Uniform on the spheres; with slack, the weights are all but one of the sphere's coordinates."""
+    space.check(weight, "the weight")
     rows = space.view(weight)
     draw = torch.empty_like(rows).normal_(generator=generator)
     norm = draw.square().sum(-1, keepdim=True)

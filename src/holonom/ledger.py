@@ -26,7 +26,7 @@ class Ledger:
     def enter(self, params: Iterable[Tensor]) -> None:
         """From now on these are in the optimizer's hands, as they are."""
         for p in params:
-            self._kinds[id(p)] = (p.dtype, p.device, p.stride())
+            self._kinds[id(p)] = (p.dtype, p.device, p.stride(), p.shape)
             self._versions[id(p)] = p._version
 
     def note(self, params: Iterable[Tensor]) -> None:
@@ -34,13 +34,17 @@ class Ledger:
         for p in params:
             self._versions[id(p)] = p._version
 
+    def knows(self, p: Tensor) -> bool:
+        """Whether nobody has written to it since."""
+        return p._version == self._versions[id(p)]
+
     def refuse(self, cell: Cell) -> None:
         """Raise for what a step cannot take."""
         for p, name in zip(cell.params, cell.names, strict=True):
             gradient = p.grad
             if gradient is not None and (gradient.layout != torch.strided or gradient.shape != p.shape):
                 _refuse_gradient(p, gradient, name)
-            if (p.dtype, p.device, p.stride()) != self._kinds[id(p)]:
+            if (p.dtype, p.device, p.stride(), p.shape) != self._kinds[id(p)]:
                 self._refuse_moved(p, name, cell.space)
 
     def take_up(self, cell: Cell, state: dict[Tensor, State], fresh: bool) -> None:
@@ -56,14 +60,19 @@ class Ledger:
 
     def _refuse_moved(self, p: Tensor, name: str, space: Constraint) -> None:
         """model.to() leaves the state behind, and a new memory layout may no longer be viewed as blocks."""
-        dtype, device, _ = self._kinds[id(p)]
+        dtype, device, _, shape = self._kinds[id(p)]
         if p.dtype != dtype or p.device != device:
             raise RuntimeError(
                 f"{name} was {dtype} on {device} when the optimizer was built and is {p.dtype} on {p.device} now: "
                 f"convert or move the model first, then build the optimizer (and load this one's state_dict())"
             )
+        if p.shape != shape:
+            raise RuntimeError(
+                f"{name} had shape {tuple(shape)} when the optimizer was built and has {tuple(p.shape)} now: "
+                f"build the optimizer again"
+            )
         space.check(p.detach(), name)
-        self._kinds[id(p)] = (p.dtype, p.device, p.stride())
+        self._kinds[id(p)] = (p.dtype, p.device, p.stride(), p.shape)
 
 
 def _refuse_gradient(p: Tensor, gradient: Tensor, name: str) -> None:

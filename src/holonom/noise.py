@@ -6,6 +6,7 @@ global generator is read or moved.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -15,6 +16,16 @@ _MASK = (1 << 64) - 1
 CHUNK = 1 << 17  # normals a host thread draws at a time; part of the key, so it never depends on the machine
 _generators: dict[torch.device, torch.Generator] = {}
 _threads: ThreadPoolExecutor | None = None
+
+
+def _forget_threads() -> None:
+    """A forked process inherits the pool, but none of its threads."""
+    global _threads
+    _threads = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def mix(*parts: int) -> int:

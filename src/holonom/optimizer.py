@@ -21,6 +21,7 @@ from .hooks import heard_if_asked
 from .ledger import Ledger
 from .lists import scale_
 from .observe import Phases, kinetic_temperature, worst
+from .scheme import compile_word
 from .table import routing_table
 
 
@@ -100,7 +101,7 @@ class Langevin(Optimizer):
             "driving_noise": driving_noise, "weight_decay": weight_decay, "maximize": maximize, "foreach": foreach,
             "fuse": fuse, "seed": seed,
         }  # fmt: skip
-        super().__init__(params, defaults)
+        super().__init__(params, hyper.as_written(defaults))
         heap.keep_freed_memory()
         landings, self._landings = self._landings, None
         groups.warn_landed(landings or [], stacklevel=3)
@@ -112,15 +113,18 @@ class Langevin(Optimizer):
         With v = −p/h, SGD's v ← μv + ∇L, θ ← θ − lr·v is OBA with h = √lr and μ = e^{−γh}. (The
         seeds' formulas carry a stray h.) Add a constraint or a temperature and keep the settings.
         Learning-rate schedulers act on h = √lr, and μ = e^{−γh} follows: to divide SGD's rate by 10,
-        divide this one by √10.
+        divide this one by √10. Groups may have an ``lr`` and a ``momentum`` of their own, as SGD's.
         """
-        if not lr > 0:
-            raise ValueError(f"lr must be positive to stand for a time step, got {lr}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum (μ = e^(−γh)) must lie in [0, 1), got {momentum}")
-        h = math.sqrt(lr)
-        friction = -math.log(momentum) / h if momentum > 0 else math.inf
-        return cls(params, h, friction=friction, **{"scheme": "OBA", **options})
+        for name in ("nesterov", "dampening"):
+            if options.pop(name, None):
+                raise ValueError(f"{name} does not carry over: OBA is SGD's plain momentum; leave it out")
+        h, friction = _as_thermostat(lr, momentum)
+        given = [dict(x) if isinstance(x, dict) else x for x in params]
+        for group in given:
+            if isinstance(group, dict) and group.keys() & {"lr", "momentum"}:
+                own = _as_thermostat(group.pop("lr", lr), group.pop("momentum", momentum))
+                group.update(zip(("lr", "friction"), own, strict=True))
+        return cls(given, h, friction=friction, **{"scheme": "OBA", **options})
 
     # ── groups and state ─────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +132,7 @@ class Langevin(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):
             raise TypeError(f"a parameter group must be a dict, got {type(param_group).__name__}")
-        group = dict(param_group)
+        group = hyper.as_written(param_group)
         space = group.pop("constraint", self._default_space) or Constraint()
         if not isinstance(space, Constraint):
             raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
@@ -145,10 +149,11 @@ class Langevin(Optimizer):
         group["step"], group["owed"] = 0, None
         try:
             hyper.check_replicas(group)
-            landings = groups.create_state(group, space, len(known) - len(params), self.state)
+            landings = groups.create_state(group, space, len(known) - len(params), self.state, self._arrived)
         except Exception:
             for p in self.param_groups.pop()["params"]:
                 self.state.pop(p, None)
+                self._arrived.pop(p, None)
             raise
         self._spaces.append(space)
         self._cells = None
@@ -165,6 +170,7 @@ class Langevin(Optimizer):
             self._ledger.enter(group["params"])
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
+        self._arrived: dict[Tensor, Tensor] = {}  # weights as they came that had to be moved, until the first step
 
     def _all_cells(self) -> list[list[Cell]]:
         """Parameters that move together: one space, dtype and device, and one shape where stacked."""
@@ -201,6 +207,7 @@ class Langevin(Optimizer):
             for group, cells in zip(self.param_groups, active, strict=True):
                 engine.advance(group, cells, self.state)
         self._ledger.note(p for cells in active for cell in cells for p in cell.params)
+        self._arrived.clear()
         return loss
 
     @torch.no_grad()
@@ -249,6 +256,8 @@ class Langevin(Optimizer):
         for _, cells in moving:
             for cell in cells:
                 self._ledger.refuse(cell)
+        for number, group in enumerate(self.param_groups):
+            hyper.check_now(group, number)
         for group, cells in moving:
             for cell in cells:
                 self._ledger.take_up(cell, self.state, fresh=not group["step"])
@@ -324,9 +333,10 @@ class Langevin(Optimizer):
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
         """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
-        for pairs in self._phases():
-            for _, phase in pairs:
-                scale_(phase.momenta, factor)
+        for group, pairs in zip(self.param_groups, self._phases(), strict=True):
+            if not compile_word(group["scheme"]).overdamped:  # whose noise is kept where others keep momenta
+                for _, phase in pairs:
+                    scale_(phase.momenta, factor)
 
     def steady_steps(self) -> list[tuple[list[list[Tensor]], Callable[[list[list[Tensor]]], None]]] | None:
         """For tracing: every group's step as a function of its cells' gradients, beside the cells' parameters.
@@ -370,6 +380,7 @@ class Langevin(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a checkpoint; constraints and schemes must be those it was made with."""
         loaded: dict[str, Any] = {}
+        arrived = {p: came for p, came in self._arrived.items() if self._ledger.knows(p)}
 
         def check(_: Optimizer, saved: dict[str, Any]) -> None:
             checkpoint.check(self.param_groups, self.state, saved)
@@ -377,6 +388,7 @@ class Langevin(Optimizer):
 
         def restore(_: Optimizer) -> None:
             checkpoint.restore_state(self.param_groups, self.state, loaded)
+            checkpoint.put_back(self.param_groups, self._spaces, self.state, arrived)
             self._reset_caches()
 
         # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
@@ -405,3 +417,13 @@ class Langevin(Optimizer):
 
     def __repr__(self) -> str:
         return routing_table(type(self).__name__, self.param_groups)
+
+
+def _as_thermostat(lr: float, momentum: float) -> tuple[float, float]:
+    """h and γ of SGD's learning rate and momentum."""
+    if not lr > 0:
+        raise ValueError(f"lr must be positive to stand for a time step, got {lr}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum (μ = e^(−γh)) must lie in [0, 1), got {momentum}")
+    h = math.sqrt(lr)
+    return h, -math.log(momentum) / h if momentum > 0 else math.inf

@@ -95,6 +95,11 @@ def partition(model: nn.Module, rules: Rules, *, verbose: bool = True) -> Groups
                 if _matches(selector, place):
                     claimed[place.name].append(number)
     rest = [number for number, (selector, _) in enumerate(pairs) if selector == "rest"]
+    if len(rest) > 1:
+        raise PartitionError('"rest" is given twice; every parameter belongs to one group')
+    for selector, options in pairs:
+        if "params" in options:
+            raise PartitionError(f"rule {_label(selector)} sets 'params'; which parameters it gets is what it claims")
     for numbers in claimed.values():
         if not numbers and rest:
             numbers.append(rest[0])

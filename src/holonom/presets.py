@@ -113,7 +113,7 @@ def dhsgd(model: Trainable, lr: Number = 0.1, **options: Any) -> Langevin:
     step begins with.
     """
     opt = lol(model, lr, friction=0.0, temperature=0.0, **options)
-    opt.param_groups[1]["owed"] = lr
+    opt.param_groups[1]["starts_owing"] = True
     return opt
 
 
@@ -217,7 +217,8 @@ def o_cola_od(
     """Orthogonality-constrained overdamped Langevin (Algorithm 1). Defaults: paper Fig. 4.
 
     ``layers="hidden"`` constrains all weights but the first and the last layer's, as the papers do for
-    MLPs; ``"all"`` constrains every matrix and kernel.
+    MLPs; ``"all"`` constrains every matrix and kernel. Parameters given without their model, which have no first
+    and last layer, are all constrained.
     """
     return _build(model, _orthogonal_groups(model, layers), lr, scheme="L", temperature=temperature, **options)
 
@@ -310,14 +311,15 @@ def _gather(pairs: Iterable[tuple[Place, Constraint | None]]) -> Groups:
 
 
 def _constrain_given(given: Iterable[Any], make: Any) -> Groups:
-    """Plain parameters or groups: constrain matrices, leave the rest."""
-    groups: dict[str, dict[str, Any]] = {}
-    for item in given:
+    """Plain parameters or groups: constrain matrices, leave the rest. Groups stay apart."""
+    groups: dict[tuple[int, str], dict[str, Any]] = {}
+    for number, item in enumerate(given):
         group = item if isinstance(item, dict) else {"params": [item]}
         options = {k: v for k, v in group.items() if k != "params"}
         for entry in group["params"]:
             p = entry[1] if isinstance(entry, tuple) else entry
             space = make(p) if p.ndim >= 2 else None
-            own = groups.setdefault(repr((space, options)), {"params": [], "constraint": space, **options})
+            key = (number if isinstance(item, dict) else -1, repr(space))
+            own = groups.setdefault(key, {"params": [], "constraint": space, **options})
             own["params"].append(entry)
     return list(groups.values())

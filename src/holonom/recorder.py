@@ -109,6 +109,9 @@ class Recorder:
             return Verdict(
                 True, f"mixed: R̂ ≤ {rhat} and ESS ≥ {ess:g} everywhere (least: {least.ess:.0f}, {least.name})"
             )
+        if lost := next((row for row in bad if math.isnan(row.ess)), None):
+            what = "never moved" if math.isfinite(lost.mean) else "is not a number"
+            return Verdict(False, f"not mixed: a component of {lost.name} {what}.")
         worst = max(bad, key=lambda row: (row.rhat if math.isfinite(row.rhat) else math.inf, -row.ess))
         advice = "run longer" if worst.rhat <= rhat else "lengthen the warm-up and run longer, or raise the temperature"
         return Verdict(
@@ -127,11 +130,12 @@ class Recorder:
         if self.chains == 1:
             half = flat.shape[1] // 2
             flat = np.concatenate([flat[:, :half], flat[:, half : 2 * half]])
-        moving = flat.std(axis=(0, 1)) > 0
-        if not moving.any():  # a constant is known exactly, or never moved: not a chain that mixes
-            mean = float(flat.mean())
-            return Diagnosis(name, flat.shape[2], mean, 0.0, math.nan, math.nan, math.nan)
-        flat = flat[:, :, moving]
+        spread = flat.std(axis=(0, 1))
+        if not (spread > 0).all():  # lost, or never moved: whatever the others do, not a chain that mixes
+            still = int(np.argmax(~(spread > 0)))
+            return Diagnosis(
+                name, flat.shape[2], float(flat[:, :, still].mean()), float(spread[still]), math.nan, math.nan, math.nan
+            )
         by_component = np.moveaxis(flat, 2, 0)
         ess = np.array([float(array_stats.ess(x, chain_axis=0, draw_axis=1)) for x in by_component])
         rhat = np.array([float(array_stats.rhat(x, chain_axis=0, draw_axis=1)) for x in by_component])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -83,6 +84,7 @@ class TemperatureSchedule:
         scale = self.factor(self.count)
         if not scale >= 0:
             raise ValueError(f"the temperature factor of step {self.count} is {scale}; it must be at least 0")
+        self.base += [group["temperature"] for group in self.optimizer.param_groups[len(self.base) :]]  # added since
         for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
             group["temperature"] = base * scale
 
@@ -90,7 +92,7 @@ class TemperatureSchedule:
         return [group["temperature"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"base": self.base, "count": self.count}
+        return {"base": list(self.base), "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.base, self.count = list(state["base"]), state["count"]
@@ -120,6 +122,8 @@ class SimulatedTempering:
         temperatures = [float(t) for t in ladder]
         if len(temperatures) < 2 or any(not 0 < a < b for a, b in pairwise(temperatures)):
             raise ValueError(f"the ladder must hold at least two positive, rising temperatures, got {list(ladder)}")
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
         self.optimizer = optimizer
         self.ladder = temperatures
         self.every = every
@@ -148,7 +152,7 @@ class SimulatedTempering:
             return False
         old, new = self.ladder[self.rung], self.ladder[proposal]
         log_odds = -(1 / new - 1 / old) * float(loss) + self.weights[proposal] - self.weights[self.rung]
-        if math.log(max(draw.random(), 1e-300)) >= log_odds:
+        if not math.log(max(draw.random(), 1e-300)) < log_odds:
             return False
         self.rung = proposal
         self.accepted += 1
@@ -162,7 +166,7 @@ class SimulatedTempering:
 
     def state_dict(self) -> dict[str, Any]:
         keys = ("rung", "count", "weights", "visits", "accepted")
-        return {key: getattr(self, key) for key in keys}
+        return {key: copy(getattr(self, key)) for key in keys}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for key, value in state.items():

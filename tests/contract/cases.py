@@ -116,8 +116,12 @@ def build(
     case: Case, *, init: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **options: Any
 ) -> tuple[Net, Langevin]:
     net = Net(case.space, init).to(device=device, dtype=dtype)
+    return net, optimizer(case, net, **options)
+
+
+def optimizer(case: Case, net: Net, **options: Any) -> Langevin:
     numbers = {"lr": 0.1, "temperature": 0.01, "constraint": case.constraint, "scheme": case.scheme, **options}
-    return net, Langevin(net.named_parameters(), **numbers)
+    return Langevin(net.named_parameters(), **numbers)
 
 
 def backward(net: Net, opt: Langevin) -> Tensor:

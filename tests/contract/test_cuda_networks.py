@@ -71,6 +71,7 @@ def test_recorded_steps_keep_kernels_orthogonal(method: str) -> None:
     np.testing.assert_allclose(losses, others, rtol=0.05)
     assert isinstance(recorded.optimizer, Langevin)
     assert max(recorded.optimizer.residuals()) < 1e-6
+    recorded.optimizer.check()
     assert [group["step"] for group in recorded.optimizer.param_groups] == [24] * len(recorded.optimizer.param_groups)
 
 

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from holonom import Langevin
 from holonom.constraints import Circle
 from holonom.errors import CheckpointError
 
-from .cases import Case, Net, assert_equal, build, counters, every_case, few_cases, loss, snapshot, train
+from .cases import Case, Net, assert_equal, build, counters, every_case, few_cases, loss, optimizer, snapshot, train
 
 
 def through_a_file(checkpoint):
@@ -195,3 +196,54 @@ def test_a_load_hook_may_bring_an_old_checkpoint_up_to_date():
     )
     opt.load_state_dict(saved)
     assert opt.param_groups[0]["scheme"] == "BAOAB"
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_optimizer_built_on_the_checkpoints_weights_goes_on_alike(case, dtype):
+    """Building it lands weights that dynamics may have left where initial ones are not welcome: loading undoes it."""
+    net, opt = build(case, dtype=dtype)
+    train(net, opt, 3)
+    saved = through_a_file({"net": net.state_dict(), "opt": opt.state_dict()})
+    train(net, opt, 4)
+    other, _ = build(case, init=1, dtype=dtype)
+    other.load_state_dict(saved["net"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = optimizer(case, other)
+    again.load_state_dict(saved["opt"])
+    train(other, again, 4)
+    assert_equal(snapshot(other, again), snapshot(net, opt))
+
+
+def test_weights_at_the_rim_are_the_checkpoints():
+    """θ = r in the last digit is where an initial weight would feel no force, and where a rotation may pass by."""
+    w = torch.nn.Parameter(torch.tensor([0.3, 1.0 - 1e-6]))
+    opt = Langevin([w], 0.1, constraint=Circle(1.0))
+    w.grad = torch.zeros(2)
+    opt.step()
+    with torch.no_grad():
+        opt.state[w]["turns"][1] = 0.25
+        opt.state[w]["momentum"].fill_(0.5)
+        w[1] = 1.0
+    saved = copy.deepcopy(opt.state_dict())
+    v = torch.nn.Parameter(w.detach().clone())
+    with pytest.warns(UserWarning, match="Circle: 1 of 2"):
+        again = Langevin([v], 0.1, constraint=Circle(1.0))
+    assert v[1] < 1
+    again.load_state_dict(saved)
+    assert torch.equal(v, w)
+    for p, o in ((w, opt), (v, again)):
+        p.grad = torch.ones(2)
+        o.step()
+    assert torch.equal(v, w)
+
+
+def test_weights_of_somebody_else_stay_landed():
+    w = torch.nn.Parameter(torch.tensor([0.3, 0.5]))
+    saved = Langevin([w], 0.1, constraint=Circle(1.0)).state_dict()
+    v = torch.nn.Parameter(torch.tensor([7.0, -7.0]))
+    with pytest.warns(UserWarning, match="Circle: 2 of 2"):
+        other = Langevin([v], 0.1, constraint=Circle(1.0))
+    other.load_state_dict(saved)
+    assert v.abs().max() < 1

@@ -1,7 +1,9 @@
 """Every mistake is refused where it is made, with what was wrong and where."""
 
 import re
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,6 +60,9 @@ SPACES = [
     (lambda: Orthogonal(iterations=2.5), "iterations must be a whole number of at least 1, got 2.5"),
     (lambda: Orthogonal(tolerance=0.0), "tolerance must lie between 0 and 1"),
     (lambda: Orthogonal(iterations=5, tolerance=1e-6), "iterations (a fixed K) or a tolerance, not both"),
+    (lambda: LevelSet(ring, batch_dims=-1), "batch_dims must be a whole number, at least 0, got -1"),
+    (lambda: Circle([1.0, 2.0]), "a radius is a number or a tensor (torch.tensor(…)), got [1.0, 2.0]"),
+    (lambda: Sphere(None), "a radius is a number or a tensor (torch.tensor(…)), got None"),
     (lambda: LevelSet(ring, direction="sideways"), "direction must be 'new' (4.42) or 'old' (4.41), got 'sideways'"),
 ]
 
@@ -75,11 +80,13 @@ WEIGHTS = [  # space, shape or values, message
     (Circle(torch.ones(3)), (2, 4), "a radius of shape (3,) does not broadcast to the parameter's (2, 4)"),
     (LevelSet(ring, batch_dims=2), (3,), "2 batch_dims, the shape is (3,)"),
     (LevelSet(twice), torch.tensor([0.6, 0.8]), "the Jacobian of twice is rank-deficient"),
-    (LevelSet(ring), torch.zeros(2), "no nearest point with ring(q) = 0 was found"),
+    (LevelSet(ring), torch.zeros(2), "the Jacobian of ring is rank-deficient at the weights"),
     (LevelSet(lambda q: ring(q) + 2, name="nothing"), (2,), "no nearest point with nothing(q) = 0 was found"),
     (LevelSet(lambda q: torch.cat([q, q])), (2,), "4 constraints on 2 parameters leave nothing"),
     (LevelSet(lambda q: q @ torch.ones(7)), (2,), "g could not be evaluated on a block of shape (2,)"),
     (LevelSet(lambda q: ring(q.mul_(2))), (2,), "it writes into its argument; let it return a new tensor"),
+    (LevelSet(lambda q: ring(q) if q[0] > 0 else -ring(q)), (2,), "g could not be evaluated on a block of shape (2,)"),
+    (LevelSet(twice), torch.tensor([0.1, 0.2]), "the Jacobian of twice is rank-deficient"),
 ]
 
 
@@ -262,3 +269,65 @@ def test_rates_below_the_range_of_the_weights_change_nothing(word, lr):
         w.grad = torch.ones_like(w)
         opt.step()
     torch.testing.assert_close(w.detach(), before, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("lr", float("nan"), ValueError, "lr (h) of group 1 is nan"),
+        ("friction", float("nan"), ValueError, "friction (γ) of group 1 is nan"),
+        ("temperature", -1.0, ValueError, "temperature (τ) of group 1 is -1.0"),
+        ("weight_decay", torch.tensor(float("nan")), ValueError, "weight_decay (λ) of group 1 is nan"),
+        ("driving_noise", float("inf"), ValueError, "driving_noise (σ_A) of group 1 is inf"),
+        ("scheme", "BACDEDCAB", ValueError, "has no state for it"),
+        ("constraint", Circle(1.0), TypeError, "it cannot be assigned"),
+    ],
+)
+def test_what_is_assigned_later_is_refused_before_anything_moves(name, value, error, message):
+    weights = [parameter([1.0]), parameter([2.0])]
+    optimizer = Langevin([{"params": [p]} for p in weights], lr=0.1)
+    optimizer.param_groups[1][name] = value
+    for p in weights:
+        p.grad = torch.ones_like(p)
+    with pytest.raises(error, match=re.escape(message)):
+        optimizer.step()
+    assert weights[1].item() == 2.0
+    if name != "scheme":
+        assert weights[0].item() == 1.0
+
+
+def test_numpys_numbers_are_numbers():
+    p = parameter([1.0])
+    optimizer = Langevin(
+        [{"params": [p], "lr": np.float32(0.5)}], np.float64(0.1), seed=np.int64(3), temperature=np.int32(1)
+    )
+    group = optimizer.param_groups[0]
+    assert (type(group["lr"]), type(group["seed"]), group["temperature"]) == (float, int, 1)
+
+
+def test_weights_of_another_shape_are_named():
+    p = torch.nn.Parameter(torch.zeros(3, 4))
+    optimizer = Langevin([("layer.weight", p)], 0.1)
+    p.data = torch.zeros(5, 4)
+    p.grad = torch.zeros(5, 4)
+    with pytest.raises(RuntimeError, match=re.escape("'layer.weight' had shape (3, 4)")):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("space", [Circle(1.0), Sphere(1.0), Orthogonal(), LevelSet(ring)], ids=repr)
+def test_nan_written_into_weights_is_named(space):
+    p = torch.nn.Parameter(torch.eye(2)[:1] if not isinstance(space, LevelSet) else torch.tensor([0.6, 0.8]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = Langevin([("layer.weight", p)], 0.1, constraint=space)
+    with torch.no_grad():
+        p.fill_(float("nan"))
+    p.grad = torch.zeros_like(p)
+    with pytest.raises(ConstraintError, match=re.escape("on 'layer.weight': the weights hold NaN or infinity")):
+        optimizer.step()
+
+
+def test_frozen_weights_that_are_moved_are_mentioned():
+    p = torch.nn.Parameter(torch.tensor([3.0, 0.1]), requires_grad=False)
+    with pytest.warns(UserWarning, match=r"1 are frozen \(requires_grad=False\): to leave them alone"):
+        Langevin([p], 0.1, constraint=Circle(1.0))

@@ -32,3 +32,11 @@ def test_empty_tensors(case, word):
     assert empty.shape == shape
     assert (full != 1).all()
     assert optimizer.residuals() == [0.0, 0.0]
+
+
+def test_a_group_without_parameters_and_a_tensor_seed():
+    p = torch.nn.Parameter(torch.zeros(2))
+    optimizer = Langevin([{"params": [p]}, {"params": []}], 0.1, temperature=0.1, seed=torch.tensor(0))
+    p.grad = torch.ones(2)
+    optimizer.step()
+    assert bool(p.ne(0).all())

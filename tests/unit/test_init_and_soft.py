@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from holonom import Langevin, init, soft
+from holonom import Ensemble, Langevin, init, soft
 from holonom.constraints import Circle, Orthogonal, Sphere
+from holonom.errors import ConstraintError
 
 
 def generator() -> torch.Generator:
@@ -79,3 +80,18 @@ def test_bad_penalty() -> None:
     with pytest.raises(ValueError, match="layers must be"):
         soft.orthogonal_penalty(nn.Linear(2, 2), 1.0, layers="some")
     assert math.isfinite(soft.orthogonal_penalty(nn.Linear(2, 2), 1.0, layers="all").item())
+
+
+@pytest.mark.parametrize("make", [lambda: [nn.Linear(4, 4)], lambda: [nn.Conv1d(4, 4, 3)]])
+def test_the_penalty_of_an_ensemble_is_the_sum_over_replicas(make) -> None:
+    ensemble = Ensemble(lambda: nn.Sequential(*[layer for _ in range(3) for layer in make()]), 3)
+    alone = sum(soft.orthogonal_penalty(ensemble.alone(i), 0.5) for i in range(3))
+    torch.testing.assert_close(soft.orthogonal_penalty(ensemble, 0.5), alone)
+
+
+def test_sphere_says_what_it_cannot_fill() -> None:
+    kernel = torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last)
+    with pytest.raises(ConstraintError, match="contiguous memory"):
+        init.sphere_(kernel, Sphere(1.0, view="conv"))
+    with pytest.raises(ConstraintError, match="more than two dimensions"):
+        init.sphere_(torch.randn(4, 3, 3), Sphere(1.0))

@@ -61,8 +61,8 @@ def test_circle_lands_strictly_inside():
 
 def test_circle_with_a_radius_per_weight():
     p, _, said = land([[2.0, 2.0], [-2.0, 0.1]], Circle(torch.tensor([[1.0], [3.0]]), margin=0.5))
-    close(array(p), [[0.5, 0.5], [-1.5, 0.1]], 1e-15)
-    assert "Circle: 3 of 4 by up to 1.5" in said[0]
+    close(array(p), [[0.5, 0.5], [-2.0, 0.1]], 1e-15)
+    assert "Circle: 2 of 4 by up to 1.5" in said[0]
 
 
 @pytest.mark.parametrize("slack", [True, False])

@@ -187,3 +187,22 @@ def test_one_may_look_in_inference_mode(rng):
     seen = optimizer.residuals(), optimizer.cotangencies()
     with torch.inference_mode():
         assert (optimizer.residuals(), optimizer.cotangencies()) == seen
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_function_may_hold_tensors_of_single_precision(rng, dtype):
+    plane = torch.tensor([[1.0, 2.0, -1.0, 0.5]])
+    param = torch.nn.Parameter(torch.tensor([0.3, 0.1, -0.2, 0.4], dtype=dtype))
+    with pytest.warns(UserWarning, match="LevelSet: 1 of 1"):
+        optimizer = Langevin([param], 0.1, constraint=LevelSet(lambda q: plane @ q - 0.25))
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert optimizer.residuals()[0] <= 4 * torch.finfo(dtype).eps
+
+
+def test_no_blocks_at_all():
+    param = torch.nn.Parameter(torch.zeros(0, 3))
+    optimizer = Langevin([param], 0.1, constraint=LevelSet(lambda q: q.square().sum() - 1, batch_dims=1))
+    param.grad = torch.zeros(0, 3)
+    optimizer.step()
+    assert optimizer.residuals() == [0.0]

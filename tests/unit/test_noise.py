@@ -1,5 +1,8 @@
 """Noise: a draw depends on its key (seed, step, draw, parameter, part) and on nothing else."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -158,3 +161,15 @@ def test_global_generators_are_neither_read_nor_moved():
 
 def test_seeds_differ():
     assert (run(None, "BAOAB", seed=0)[0] != run(None, "BAOAB", seed=1)[0]).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_process_draws_as_its_parent_does():
+    wanted = draw(*KEY, shape=torch.Size([noise.CHUNK + 1]))
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends a child that waits for threads it does not have
+        same = torch.equal(draw(*KEY, shape=wanted.shape), wanted)
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0

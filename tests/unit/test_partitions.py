@@ -75,3 +75,10 @@ def test_norm_weights_are_not_matrices() -> None:
     assert biases(places["1.weight"])
     assert places["1.weight"].layer == 0
     assert torch.equal(places["5.bias"].parameter, places["5.bias"].module.bias)
+
+
+def test_rules_that_contradict_themselves_fail_loudly() -> None:
+    with pytest.raises(PartitionError, match="given twice"):
+        partition(nn.Linear(2, 2), [("rest", {}), ("rest", {"lr": 1.0})])
+    with pytest.raises(PartitionError, match="sets 'params'"):
+        partition(nn.Linear(2, 2), {"rest": {"params": []}})

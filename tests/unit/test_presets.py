@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from holonom import Langevin, presets
+from holonom.constraints import LevelSet
 from holonom.errors import PartitionError
 from tests import oracle
 
@@ -136,3 +137,46 @@ def test_like_sgd_converts_and_refuses() -> None:
         Langevin.like_sgd([p], lr=0.1, momentum=1.0)
     with pytest.raises(ValueError, match="lr must be positive"):
         Langevin.like_sgd([p], lr=0.0)
+
+
+def test_like_sgd_takes_groups_with_numbers_of_their_own() -> None:
+    def groups() -> list[dict]:
+        params = [nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(3)]
+        return [{"params": params[:1], "lr": 0.01, "momentum": 0.5}, {"params": params[1:2], "momentum": 0.0},
+                {"params": params[2:]}]  # fmt: skip
+
+    ours, theirs = groups(), groups()
+    optimizers = Langevin.like_sgd(ours, 0.1, 0.9), torch.optim.SGD(theirs, 0.1, 0.9)
+    assert "momentum" in ours[0], "what the user gave is left as it was"
+    for _ in range(5):
+        for opt in optimizers:
+            for group in opt.param_groups:
+                group["params"][0].grad = torch.sin(group["params"][0].detach())
+            opt.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one["params"], other["params"], rtol=0, atol=1e-14)
+
+
+def test_like_sgd_says_what_does_not_carry_over() -> None:
+    p = nn.Parameter(torch.ones(2))
+    Langevin.like_sgd([p], 0.1, 0.9, nesterov=False, dampening=0)
+    with pytest.raises(ValueError, match="nesterov does not carry over"):
+        Langevin.like_sgd([p], 0.1, 0.9, nesterov=True)
+
+
+def test_given_groups_stay_apart() -> None:
+    a, b = (nn.Parameter(torch.tensor([[1.0, 0.0]]) * size) for size in (1, 2))
+    spaces = [LevelSet(lambda q: q.norm() - 1), LevelSet(lambda q: q.norm() - 2)]  # which print alike
+    opt = presets.c_cola_od([{"params": [p], "constraint": space} for p, space in zip((a, b), spaces, strict=True)])
+    assert len(opt.param_groups) == 2
+    assert b.norm() == 2
+
+
+def test_dhsgd_starts_with_the_step_it_has_then() -> None:
+    first, second = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+    opt = presets.dhsgd([[first], [second]], lr=0.2)
+    for group in opt.param_groups:
+        group["lr"] = 0.02  # as a warm-up does
+    first.grad = second.grad = torch.ones(1, dtype=torch.float64)
+    opt.step()
+    assert second.item() == pytest.approx(-(0.02**2) / 2, rel=1e-12)

@@ -78,3 +78,12 @@ def test_bad_use() -> None:
         recorder.draws("z")
     with pytest.raises(ValueError, match="too few"):
         recorder.verdict()
+
+
+@pytest.mark.parametrize(("stuck", "said"), [(float("nan"), "is not a number"), (0.5, "never moved")])
+def test_a_lost_component_beside_a_moving_one_has_not_mixed(stuck: float, said: str) -> None:
+    recorder = Recorder()
+    for value in np.random.default_rng(0).standard_normal(2000):
+        recorder(weights=torch.tensor([stuck, value]))
+    assert not recorder.verdict()
+    assert str(recorder.verdict()) == f"not mixed: a component of weights {said}."

@@ -112,3 +112,32 @@ def test_simulated_tempering_visits_both_wells_and_resumes() -> None:
     again.load_state_dict(tempering.state_dict())
     assert again.rung == tempering.rung
     assert again.optimizer.param_groups[0]["temperature"] == tempering.ladder[tempering.rung]
+
+
+def test_a_group_added_later_is_scheduled_from_its_own_temperature() -> None:
+    optimizer = Langevin([torch.nn.Parameter(torch.zeros(2))], 0.1, temperature=1.0)
+    schedule = TemperatureSchedule(optimizer, annealing(10, shape="linear"))
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))], "temperature": 4.0})
+    schedule.step()
+    assert schedule.get_last_temperature() == pytest.approx([0.9, 3.6])
+
+
+def test_tempering_of_a_word_without_momentum_keeps_its_noise() -> None:
+    """M adds its last normal to the next one; both are of size one, whatever the temperature."""
+    p = torch.nn.Parameter(torch.zeros(3))
+    optimizer = Langevin([p], 0.1, scheme="M", temperature=0.1)
+    p.grad = torch.zeros(3)
+    optimizer.step()
+    before = optimizer.state[p]["last_noise"].clone()
+    optimizer.scale_momenta_(3.0)
+    assert torch.equal(optimizer.state[p]["last_noise"], before)
+
+
+def test_tempering_stays_where_it_is_for_a_loss_that_is_no_number() -> None:
+    optimizer = Langevin([torch.nn.Parameter(torch.zeros(2))], 0.1, temperature=0.1)
+    tempering = SimulatedTempering(optimizer, [0.1, 0.2], every=1)
+    snapshot = tempering.state_dict()
+    assert not any(tempering.step(float("nan")) for _ in range(50))
+    assert snapshot["visits"] == [0, 0], "a snapshot does not change"
+    with pytest.raises(ValueError, match="every must be at least 1"):
+        SimulatedTempering(optimizer, [0.1, 0.2], every=0)

@@ -8,6 +8,7 @@ place. The base class is flat space: no constraint at all.
 from __future__ import annotations
 
 import zlib
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -39,11 +40,12 @@ class Phase(NamedTuple):
 
 
 class Landing(NamedTuple):
-    """What moving a tensor onto the manifold did: how many blocks moved, and the largest distance."""
+    """What moving a tensor onto the manifold did: how many blocks moved, the largest distance, how many are frozen."""
 
     moved: int
     blocks: int
     distance: float
+    frozen: int = 0
 
 
 class Constraint:
@@ -149,9 +151,9 @@ class Constraint:
         """The largest violation of the constraint."""
         return torch.zeros((), device=phase.q[0].device)
 
-    def holds(self, phase: Phase) -> bool:
-        """Whether positions and slack belong together, to the positions' precision."""
-        return bool(self.residual(phase) <= 32 * max(torch.finfo(q.dtype).eps for q in phase.q))
+    def holds(self, phase: Phase, precision: torch.dtype) -> bool:
+        """Whether positions and slack belong together, as far as positions of this precision can tell."""
+        return bool(self.residual(phase) <= 32 * torch.finfo(precision).eps)
 
     def cotangency(self, phase: Phase) -> Tensor:
         """The largest violation of ∇g·p = 0."""
@@ -195,6 +197,8 @@ def check_view(q: Tensor, name: str, view: str | None, space: str) -> None:
 
 
 def check_radius(radius: Scalar, space: str) -> None:
+    if not isinstance(radius, (Real, Tensor)) or isinstance(radius, bool):
+        raise ConstraintError(f"{space}: a radius is a number or a tensor (torch.tensor(…)), got {radius!r}")
     values = torch.as_tensor(radius, dtype=torch.float64)
     if not bool(((values > 0) & values.isfinite()).all()):
         raise ConstraintError(f"{space}: every radius must be positive and finite, got {radius}")

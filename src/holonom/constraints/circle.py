@@ -43,7 +43,7 @@ class Circle(Constraint):
         check_radius(radius, "Circle")
         if not 0 < margin < 1:
             raise ConstraintError(f"Circle: margin must lie between 0 and 1, got {margin}")
-        self.radius = radius
+        self.radius = radius if isinstance(radius, Tensor) else float(radius)
         self._copies: Copies = {}
         self.margin = margin
 
@@ -68,9 +68,8 @@ class Circle(Constraint):
         return on(self.radius, like, self._copies) if isinstance(self.radius, Tensor) else self.radius
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        limit = self._r(q) * (1 - self.margin)
-        outside = q.abs() > limit
-        landed = torch.where(outside, torch.sign(q) * limit, q)
+        outside = q.abs() >= self._r(q)
+        landed = torch.where(outside, torch.sign(q) * (self._r(q) * (1 - self.margin)), q)
         distance = (landed - q).abs().max().item() if q.numel() else 0.0
         q.copy_(landed)
         return Landing(int(outside.sum()), q.numel(), distance)
@@ -114,10 +113,10 @@ class Circle(Constraint):
             worst.append((theta.square() + torch.cos(2 * math.pi * u).square() - 1).abs().max())
         return torch.stack(worst).max()
 
-    def holds(self, phase: Phase) -> bool:
+    def holds(self, phase: Phase, precision: torch.dtype) -> bool:
         pairs = zip(phase.q, phase.slack, strict=True)
         gaps = [((q / self._r(q)).to(u.dtype) - torch.sin(2 * math.pi * u)).abs().max() for q, u in pairs]
-        return bool(torch.stack(gaps).max() <= 4 * max(torch.finfo(q.dtype).eps for q in phase.q))
+        return bool(torch.stack(gaps).max() <= 4 * torch.finfo(precision).eps)
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         return q.numel()  # θ and ξ, less one constraint each

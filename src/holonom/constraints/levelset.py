@@ -14,7 +14,7 @@ from ..lists import Scalar, Tensors, divided, spread
 from .base import Constraint, Landing, Phase
 from .jacobian import linearised, solve, tangent
 
-_MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: land where g ≤ −margin
+_MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: what lands lands at g = −margin
 _MOST_ITERATIONS = 200
 _ITERATIONS_WITHOUT_SYNC = 12
 
@@ -56,6 +56,8 @@ class LevelSet(Constraint):
     ) -> None:
         if direction not in ("new", "old"):
             raise ConstraintError(f"LevelSet: direction must be 'new' (4.42) or 'old' (4.41), got {direction!r}")
+        if not isinstance(batch_dims, int) or batch_dims < 0:
+            raise ConstraintError(f"LevelSet: batch_dims must be a whole number, at least 0, got {batch_dims!r}")
         self.g = g
         self.has_slack = slack
         self.direction = direction
@@ -70,10 +72,11 @@ class LevelSet(Constraint):
     def check(self, q: Tensor, name: str) -> None:
         if q.ndim < self.batch_dims:
             raise ConstraintError(f"LevelSet on {name}: {self.batch_dims} batch_dims, the shape is {tuple(q.shape)}")
-        block = q[(0,) * self.batch_dims].detach() if self.batch_dims else q.detach()
+        block = self._block(q)
         given = block.clone()
         try:
             m = self.g(given).numel()
+            vmap(self.g)(given[None])  # blocks are taken together
             if not m:
                 raise ValueError("it returned no constraint")
             if not torch.equal(given.nan_to_num(), block.nan_to_num()):
@@ -84,6 +87,12 @@ class LevelSet(Constraint):
             ) from error
         if m > block.numel() and not self.has_slack:
             raise ConstraintError(f"LevelSet on {name}: {m} constraints on {block.numel()} parameters leave nothing")
+
+    def _block(self, q: Tensor) -> Tensor:
+        """One block, in the precision that steps are computed in."""
+        batch, shape = q.shape[: self.batch_dims], q.shape[self.batch_dims :]
+        block = q.detach()[(0,) * self.batch_dims] if batch.numel() else q.new_zeros(shape)
+        return block.float() if q.dtype.itemsize < 4 else block
 
     # ── vectors ───────────────────────────────────────────────────────────────────────────────
     # A batch of blocks is handled as x: (B, d) or, with slack, (B, d + m).
@@ -118,7 +127,8 @@ class LevelSet(Constraint):
     # ── geometry ──────────────────────────────────────────────────────────────────────────────
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        x = start = self._flat(q, None).to(torch.float64, copy=True)
+        exact = self._exact(q)
+        x = start = self._flat(q, None).to(exact, copy=True)
         plain = LevelSet(self.g, batch_dims=self.batch_dims, name=self.name)
         violated = self._violated(plain._value(q)(x), x, q.dtype)
         outside = violated.any(1)
@@ -126,25 +136,39 @@ class LevelSet(Constraint):
             try:
                 x = self._land(plain, q, x, violated)
             except (ProjectionError, LinAlgError) as error:
+                self._refuse_dependent(plain._jacobian(q)(start), name)
                 raise ConstraintError(
                     f"LevelSet on {name}: no nearest point with {self.name}(q) = 0 was found from the initial "
                     f"weights; start closer to the manifold ({error})"
                 ) from error
             self._unflatten_(x.to(q.dtype), q, None)
-        full = self._flat(q, self.slack(q)[0] if self.has_slack else None).double()
-        singular = torch.linalg.svdvals(self._jacobian(q)(full))
-        if bool((singular[:, -1] <= 1e-8 * singular[:, 0].clamp_min(1e-30)).any()):
+        full = self._flat(q, self.slack(q)[0] if self.has_slack else None).to(exact)
+        self._refuse_dependent(self._jacobian(q)(full), name)
+        distance = (x - start).norm(dim=1)
+        return Landing(int(outside.sum()), outside.numel(), (distance * outside).max().item())
+
+    def _exact(self, q: Tensor) -> torch.dtype:
+        """Double precision, unless the user's function wants what it closes over to have the weights' own."""
+        block = self._block(q)
+        try:
+            self.g(block.double())
+        except Exception:
+            return block.dtype
+        return torch.float64
+
+    def _refuse_dependent(self, jacobian: Tensor, name: str) -> None:
+        singular = torch.linalg.svdvals(jacobian.double())
+        digits = torch.finfo(jacobian.dtype).eps ** 0.5  # 1e-8 in double precision
+        if bool((singular[:, -1] <= digits * singular[:, 0].clamp_min(1e-30)).any()):
             raise ConstraintError(
                 f"LevelSet on {name}: the Jacobian of {self.name} is rank-deficient at the weights (two constraints "
                 f"say the same, or a gradient vanishes there); drop a constraint or initialise elsewhere"
             )
-        distance = (x - start).norm(dim=1)
-        return Landing(int(outside.sum()), outside.numel(), (distance * outside).max().item())
 
     def _violated(self, value: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Which constraints ask for a move. With slack the inside is fine, up to a margin (see ``slack``)."""
+        """Which constraints ask for a move. With slack the inside is fine."""
         rounding = 8 * torch.finfo(dtype).eps * (1 + x.norm(dim=1, keepdim=True))
-        return torch.gt(value + _MARGIN if self.has_slack else value.abs(), rounding)
+        return torch.gt(value, -rounding) if self.has_slack else torch.gt(value.abs(), rounding)
 
     def _land(self, plain: LevelSet, q: Tensor, x: Tensor, violated: Tensor) -> Tensor:
         """The nearest point; of an inequality, on the constraints that are violated, or become so on the way."""
@@ -296,5 +320,4 @@ class LevelSet(Constraint):
     def degrees_of_freedom(self, q: Tensor) -> int:
         if self.has_slack:
             return q.numel()
-        block = q[(0,) * self.batch_dims] if self.batch_dims else q
-        return q.numel() - q.shape[: self.batch_dims].numel() * self.g(block.detach()).numel()
+        return q.numel() - q.shape[: self.batch_dims].numel() * self.g(self._block(q)).numel()

@@ -256,10 +256,12 @@ class Orthogonal(Constraint):
         blocks = [q.float() if q.dtype.itemsize < 4 else q for q in phase.q]
         return torch.stack([exact_gram_error(q).abs().max() for q in blocks]).max()
 
-    def holds(self, phase: Phase) -> bool:
+    def holds(self, phase: Phase, precision: torch.dtype) -> bool:
         if self.iterations is not None:
             return bool(self.residual(phase) < self.lost)
-        return super().holds(phase) or (self.tolerance is not None and bool(self.residual(phase) <= 2 * self.tolerance))
+        if super().holds(phase, precision):
+            return True
+        return self.tolerance is not None and bool(self.residual(phase) <= 2 * self.tolerance)
 
     def cotangency(self, phase: Phase) -> Tensor:
         worst = []

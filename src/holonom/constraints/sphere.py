@@ -39,7 +39,7 @@ class Sphere(Constraint):
             raise ConstraintError(f"Sphere: view must be one of {VIEWS}, got {view!r}")
         if not 0 < margin < 1:
             raise ConstraintError(f"Sphere: margin must lie between 0 and 1, got {margin}")
-        self.radius = radius
+        self.radius = radius if isinstance(radius, Tensor) else float(radius)
         self._copies: Copies = {}
         self.has_slack = slack
         self.block_view = view
@@ -77,8 +77,7 @@ class Sphere(Constraint):
         norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
         r = self._r(q)
         if self.has_slack:
-            limit = r * (1 - self.margin)
-            target = torch.minimum(norm, limit * torch.ones_like(norm))
+            target = torch.where(norm < r, norm, r * (1 - self.margin) * torch.ones_like(norm))
         else:
             target = r * torch.ones_like(norm)
             if bool((norm == 0).any()):

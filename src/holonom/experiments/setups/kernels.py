@@ -8,6 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ...constraints import Orthogonal
 from ...constraints.base import Phase
 from ...partitions import hidden, locate, weights
@@ -63,11 +65,15 @@ def violation(recipe: Recipe, network: Network) -> float:
 
 
 def draw(run: Run, arms: Mapping[str, Trained], caption: str) -> None:
+    """Curves of the runs that did not diverge."""
     with run.figure(run.id, caption, ncols=3, figsize=(13, 4.2)) as axes:
         for panel, (metric, heading) in zip(axes[0], PANELS.items(), strict=True):
             for name, arm in arms.items():
                 values = arm.curves[metric] * (100 if heading.endswith("%") else 1)
                 epochs = range(1, len(values) + 1)
+                values = values[:, np.isfinite(values).all(0)]
+                if not values.size:
+                    continue
                 (line,) = panel.plot(epochs, values.mean(1), label=name)
                 panel.fill_between(epochs, values.min(1), values.max(1), color=line.get_color(), alpha=0.15, lw=0)
             panel.set(xlabel="epoch", ylabel=heading)

@@ -37,13 +37,16 @@ class Learner:
         compiled: bool = False,
     ) -> None:
         self.device = device
-        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        # Kernels are read as matrices by constraints, which wants their rows in one piece.
+        packed = device.type == "cuda" and recipe.method == "SGD"
+        layout = torch.channels_last if packed else torch.contiguous_format
         self.model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         self.as_input = as_input
         self._training = torch.compile(self.model, dynamic=False) if compiled else self.model
         self.optimizer = recipe.optimizer(model, fused=device.type == "cuda")
         if isinstance(self.optimizer, Langevin):
-            self.optimizer.guard_gradients = False  # a network that is lost is reported, as SGD's are
+            # A GPU leaves out steps whose projection has no root. A CPU would raise, and end the experiment.
+            self.optimizer.guard_gradients = device.type == "cuda"
         falls = recipe.falling
         self._schedule = dropped_twice(self.optimizer, recipe.epochs, recipe.rooted) if falls else lambda epoch: None
         self._parameters = list(model.parameters())
