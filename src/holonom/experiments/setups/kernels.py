@@ -23,7 +23,7 @@ SMOKE: dict[str, Any] = {
     "replicas": 2, "width": 2, "pool": True, "train": 64, "test": 32, "epochs": 3, "batch": 16, "compiled": False,
 }  # fmt: skip
 CI: dict[str, Any] = {
-    "replicas": 2, "width": 8, "pool": True, "train": 1000, "test": 300, "epochs": 3, "batch": 64, "compiled": False,
+    "replicas": 2, "width": 8, "pool": True, "train": 2000, "test": 500, "epochs": 6, "batch": 64, "compiled": False,
 }  # fmt: skip
 PAPER: dict[str, Any] = {
     "replicas": 5, "width": 64, "pool": False, "train": 50_000, "test": 10_000, "epochs": 150, "batch": 128,
