@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import checkpoint, engine, groups, guard, heap, hyper
+from . import checkpoint, engine, groups, guard, heap, hyper, sgd
 from .cell import Cell
 from .constraints.base import Constraint
 from .errors import NonFiniteGradientError, ProjectionError
@@ -111,19 +110,14 @@ class Langevin(Optimizer):
         """The Langevin system whose word OBA at τ = 0 *is* ``torch.optim.SGD(params, lr, momentum)``.
 
         With v = −p/h, SGD's v ← μv + ∇L, θ ← θ − lr·v is OBA with h = √lr and μ = e^{−γh}. (The
-        seeds' formulas carry a stray h.) Add a constraint or a temperature and keep the settings.
+        papers' formulas carry a stray h.) Add a constraint or a temperature and keep the settings.
         Learning-rate schedulers act on h = √lr, and μ = e^{−γh} follows: to divide SGD's rate by 10,
         divide this one by √10. Groups may have an ``lr`` and a ``momentum`` of their own, as SGD's.
         """
         for name in ("nesterov", "dampening"):
             if options.pop(name, None):
                 raise ValueError(f"{name} does not carry over: OBA is SGD's plain momentum; leave it out")
-        h, friction = _as_thermostat(lr, momentum)
-        given = [dict(x) if isinstance(x, dict) else x for x in params]
-        for group in given:
-            if isinstance(group, dict) and group.keys() & {"lr", "momentum"}:
-                own = _as_thermostat(group.pop("lr", lr), group.pop("momentum", momentum))
-                group.update(zip(("lr", "friction"), own, strict=True))
+        given, h, friction = sgd.as_langevin(params, lr, momentum)
         return cls(given, h, friction=friction, **{"scheme": "OBA", **options})
 
     # ── groups and state ─────────────────────────────────────────────────────────────────────────
@@ -417,13 +411,3 @@ class Langevin(Optimizer):
 
     def __repr__(self) -> str:
         return routing_table(type(self).__name__, self.param_groups)
-
-
-def _as_thermostat(lr: float, momentum: float) -> tuple[float, float]:
-    """h and γ of SGD's learning rate and momentum."""
-    if not lr > 0:
-        raise ValueError(f"lr must be positive to stand for a time step, got {lr}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum (μ = e^(−γh)) must lie in [0, 1), got {momentum}")
-    h = math.sqrt(lr)
-    return h, -math.log(momentum) / h if momentum > 0 else math.inf

@@ -40,3 +40,10 @@ def tangent(j: Tensor, pi: Tensor) -> Tensor:
     """Ππ with Π = I − Gᵀ(GGᵀ)⁻¹G, row by row."""
     normal: Tensor = j.mT @ solve(j @ j.mT, j @ pi[:, :, None])
     return pi - normal[:, :, 0]
+
+
+def are_dependent(j: Tensor) -> bool:
+    """Whether the rows of some block's Jacobian are, to rounding."""
+    singular = torch.linalg.svdvals(j.double())
+    rounding = max(1e-8, 8 * torch.finfo(j.dtype).eps)
+    return bool((singular[:, -1] <= rounding * singular[:, 0].clamp_min(1e-30)).any())

@@ -12,7 +12,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from ..errors import ConstraintError, ProjectionError
 from ..lists import Scalar, Tensors, divided, spread
 from .base import Constraint, Landing, Phase
-from .jacobian import linearised, solve, tangent
+from .jacobian import are_dependent, linearised, solve, tangent
 
 _MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: what lands lands at g = −margin
 _MOST_ITERATIONS = 200
@@ -157,9 +157,7 @@ class LevelSet(Constraint):
         return torch.float64
 
     def _refuse_dependent(self, jacobian: Tensor, name: str) -> None:
-        singular = torch.linalg.svdvals(jacobian.double())
-        digits = torch.finfo(jacobian.dtype).eps ** 0.5  # 1e-8 in double precision
-        if bool((singular[:, -1] <= digits * singular[:, 0].clamp_min(1e-30)).any()):
+        if are_dependent(jacobian):
             raise ConstraintError(
                 f"LevelSet on {name}: the Jacobian of {self.name} is rank-deficient at the weights (two constraints "
                 f"say the same, or a gradient vanishes there); drop a constraint or initialise elsewhere"
