@@ -87,8 +87,10 @@ class Stepper:
         kind = self.optimizer.upcoming() if isinstance(self.optimizer, DueOptimizer) else "any"
         if self._graphs and not _same(self._recorded, self._numbers()):
             self._graphs.clear()
-            if self._whole is not None:  # it holds numbers as well; what takes its place compiles before it is recorded
-                self._warm.clear()
+            # The next step still owes at the old rate, which must not become a constant. And a whole program holds
+            # numbers as well: what takes its place compiles before it is recorded.
+            again = 0 if self._whole is not None else _WARM_UP - 1
+            self._warm = {kind: min(steps, again) for kind, steps in self._warm.items()}
         if kind is None or self._warm.get(kind, 0) < _WARM_UP:
             done = self._steps(1)
             self._warm[kind] = self._warm.get(kind, 0) + done

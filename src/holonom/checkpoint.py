@@ -9,6 +9,7 @@ from torch import Tensor
 from .cell import Cell, state_dtype
 from .constraints.base import MOMENTA, Constraint
 from .errors import CheckpointError
+from .groups import Arrival
 
 _MUST_AGREE = {
     "constraint": "build the optimizer with the checkpoint's constraint; to change it, start from the weights alone",
@@ -75,15 +76,14 @@ def put_back(
     groups: list[dict[str, Any]],
     spaces: list[Constraint],
     state: dict[Tensor, dict[str, Any]],
-    arrived: dict[Tensor, Tensor],
+    arrived: dict[Tensor, Arrival],
 ) -> None:
     """Undo the landing of weights that agree with the restored state as they came: they are the checkpoint's."""
     for group, space in zip(groups, spaces, strict=True):
         for p in group["params"]:
-            if p not in arrived:
+            if p not in arrived or not arrived[p].is_as_landed(p):
                 continue
-            landed = p.detach().clone()
-            p.detach().copy_(arrived[p])
+            p.detach().copy_(arrived[p].came)
             cell = Cell(space, [p], [""], [0])
             if not space.holds(cell.widened(cell.phase(state)), p.dtype):
-                p.detach().copy_(landed)
+                p.detach().copy_(arrived[p].landed)

@@ -16,7 +16,7 @@ from .constraints.base import MOMENTA, Phase
 from .counter import Normals, Spec
 from .fuse import worth_it
 from .lists import Scalar, Tensors, sum_of_squares
-from .scheme import Op, Scheme, compile_word
+from .scheme import Op, compile_word
 
 StateMap = dict[Tensor, State]
 
@@ -26,7 +26,6 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
     h = hyper.time_step(group)
     scheme = compile_word(group["scheme"])
     if cells and not (isinstance(h, float) and h == 0.0):
-        _check_word(scheme, state[group["params"][0]])
         owed = group["owed"]
         if owed is None:
             owed = h if scheme.starts_owing or group.get("starts_owing") else 0.0
@@ -38,8 +37,11 @@ def advance(group: dict[str, Any], cells: list[Cell], state: StateMap) -> None:
         state[group["params"][0]]["clock"].add_(1)
 
 
-def _check_word(scheme: Scheme, own: State) -> None:
+def check_word(group: dict[str, Any], state: StateMap) -> None:
     """A word assigned after construction may need what was never created."""
+    if not group["params"]:
+        return
+    scheme, own = compile_word(group["scheme"]), state[group["params"][0]]
     if scheme.overdamped:
         able = scheme.word != "M" or "last_noise" in own
     else:

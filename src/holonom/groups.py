@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,18 @@ from .errors import ConstraintError
 from .scheme import compile_word
 
 Landings = list[tuple[Constraint, Landing]]
+
+
+class Arrival(NamedTuple):
+    """A parameter as it came and as it was landed, and torch's count of the writes to it then."""
+
+    came: Tensor
+    landed: Tensor
+    version: int
+
+    def is_as_landed(self, p: Tensor) -> bool:
+        """The count does not see what is written through ``.data``."""
+        return p._version == self.version and torch.equal(p.detach(), self.landed)
 
 
 def check_params(params: list[Any], known: set[int]) -> None:
@@ -53,7 +65,7 @@ def name_of(group: dict[str, Any], offset: int, index: int) -> str:
 
 
 def create_state(
-    group: dict[str, Any], space: Constraint, start: int, state: dict[Tensor, State], arrived: dict[Tensor, Tensor]
+    group: dict[str, Any], space: Constraint, start: int, state: dict[Tensor, State], arrived: dict[Tensor, Arrival]
 ) -> Landings:
     """Land every parameter of a new group and create all of its state; nothing is created later.
 
@@ -70,7 +82,7 @@ def create_state(
             before = None if type(space) is Constraint else p.detach().clone()
             landing = space.land_(space.view(p.detach()), name)
             if landing.moved and before is not None:
-                arrived[p] = before
+                arrived[p] = Arrival(before, p.detach().clone(), p._version)
             landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0)))
         own = state[p] = {}
         if not scheme.overdamped:

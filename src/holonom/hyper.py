@@ -37,7 +37,7 @@ def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked; in a hurry."""
     for name, most in _MOST.items():
         value = group[name]
-        if isinstance(value, Tensor):
+        if type(value) is not float:
             value = plain(value)
         if type(value) is float and not 0.0 <= value <= most:
             symbol = _NOT_NEGATIVE[name][0]

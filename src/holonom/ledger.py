@@ -34,10 +34,6 @@ class Ledger:
         for p in params:
             self._versions[id(p)] = p._version
 
-    def knows(self, p: Tensor) -> bool:
-        """Whether nobody has written to it since."""
-        return p._version == self._versions[id(p)]
-
     def refuse(self, cell: Cell) -> None:
         """Raise for what a step cannot take."""
         for p, name in zip(cell.params, cell.names, strict=True):

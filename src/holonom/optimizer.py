@@ -114,9 +114,7 @@ class Langevin(Optimizer):
         Learning-rate schedulers act on h = √lr, and μ = e^{−γh} follows: to divide SGD's rate by 10,
         divide this one by √10. Groups may have an ``lr`` and a ``momentum`` of their own, as SGD's.
         """
-        for name in ("nesterov", "dampening"):
-            if options.pop(name, None):
-                raise ValueError(f"{name} does not carry over: OBA is SGD's plain momentum; leave it out")
+        sgd.refuse(options)
         given, h, friction = sgd.as_langevin(params, lr, momentum)
         return cls(given, h, friction=friction, **{"scheme": "OBA", **options})
 
@@ -164,7 +162,7 @@ class Langevin(Optimizer):
             self._ledger.enter(group["params"])
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
-        self._arrived: dict[Tensor, Tensor] = {}  # weights as they came that had to be moved, until the first step
+        self._arrived: dict[Tensor, groups.Arrival] = {}  # parameters that had to be landed, until they move
 
     def _all_cells(self) -> list[list[Cell]]:
         """Parameters that move together: one space, dtype and device, and one shape where stacked."""
@@ -201,7 +199,6 @@ class Langevin(Optimizer):
             for group, cells in zip(self.param_groups, active, strict=True):
                 engine.advance(group, cells, self.state)
         self._ledger.note(p for cells in active for cell in cells for p in cell.params)
-        self._arrived.clear()
         return loss
 
     @torch.no_grad()
@@ -252,9 +249,12 @@ class Langevin(Optimizer):
                 self._ledger.refuse(cell)
         for number, group in enumerate(self.param_groups):
             hyper.check_now(group, number)
+            engine.check_word(group, self.state)
         for group, cells in moving:
             for cell in cells:
                 self._ledger.take_up(cell, self.state, fresh=not group["step"])
+                for p in cell.params if self._arrived else ():
+                    self._arrived.pop(p, None)
 
     def _guarded(self, active: list[list[Cell]]) -> AbstractContextManager[None]:
         if not self.guard_gradients:
@@ -374,7 +374,7 @@ class Langevin(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a checkpoint; constraints and schemes must be those it was made with."""
         loaded: dict[str, Any] = {}
-        arrived = {p: came for p, came in self._arrived.items() if self._ledger.knows(p)}
+        arrived = dict(self._arrived)
 
         def check(_: Optimizer, saved: dict[str, Any]) -> None:
             checkpoint.check(self.param_groups, self.state, saved)

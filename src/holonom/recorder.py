@@ -98,7 +98,7 @@ class Recorder:
         """ESS, IAT and R̂ of every quantity, for its worst component."""
         if len(self) < 8:
             raise ValueError(f"{len(self)} draws are too few to judge mixing; record at least 8")
-        return [self._diagnose(name) for name in self._kept]
+        return [self._diagnose(name) for name, kept in self._kept.items() if kept[0].size]
 
     def verdict(self, rhat: float = 1.01, ess: float = 400) -> Verdict:
         """Mixed if every component has R̂ below ``rhat`` and at least ``ess`` effective draws."""

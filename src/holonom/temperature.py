@@ -9,6 +9,8 @@ from copy import copy
 from itertools import pairwise
 from typing import Any
 
+from torch import Tensor
+
 from .optimizer import Langevin
 
 
@@ -86,7 +88,7 @@ class TemperatureSchedule:
             raise ValueError(f"the temperature factor of step {self.count} is {scale}; it must be at least 0")
         self.base += [group["temperature"] for group in self.optimizer.param_groups[len(self.base) :]]  # added since
         for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
-            group["temperature"] = base * scale
+            group["temperature"] = base * scale if isinstance(base, Tensor) else float(base * scale)
 
     def get_last_temperature(self) -> list[Any]:
         return [group["temperature"] for group in self.optimizer.param_groups]
@@ -98,7 +100,7 @@ class TemperatureSchedule:
         self.base, self.count = list(state["base"]), state["count"]
         scale = self.factor(self.count)
         for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
-            group["temperature"] = base * scale
+            group["temperature"] = base * scale if isinstance(base, Tensor) else float(base * scale)
 
 
 class SimulatedTempering:

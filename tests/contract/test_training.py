@@ -1,11 +1,13 @@
 """The training loop: compiled or not it takes the same steps, and a killed run resumes bit-equal."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from holonom import CheckpointError, Ensemble, Langevin, TemperatureSchedule, annealing, compiling, presets
+from holonom import CheckpointError, Ensemble, Langevin, TemperatureSchedule, annealing, capture, compiling, presets
 from holonom.batches import Shuffled, Windows
 from holonom.capture import Stepper, _same
 from holonom.models import mlp
@@ -200,3 +202,29 @@ def test_without_a_compiler_training_goes_on_and_says_so_once(optimizer, compile
 def test_what_is_to_be_compiled_must_be_known():
     with pytest.raises(ValueError, match=r"compiled must be True, False or \"gradients\", got 'gradient'"):
         run("sgd", compiled="gradient")
+
+
+def test_a_recording_owes_at_its_own_rate(monkeypatch):
+    """What a word owes from the step before is a constant of a recording: a step comes between a change and the next.
+
+    As on a GPU, but a recording takes its step and a replay takes another.
+    """
+    ensemble = Ensemble(lambda: nn.Linear(2, 1), 2)
+    optimizer = Langevin(ensemble.parameters(), 0.1, seed=ensemble.seeds)
+    batches = Shuffled(torch.zeros(8, 2), torch.zeros(8), 2, ensemble.seeds)
+    stepper = Stepper(ensemble, optimizer, lambda output, y: (output[:, 0] - y).square().mean(), batches, False)
+    group, seen = optimizer.param_groups[0], []
+
+    def record(step):
+        seen.append((group["owed"], group["lr"]))
+        step()
+        return SimpleNamespace(replay=lambda: None)
+
+    monkeypatch.setattr(capture, "record", record)
+    for rate in (0.1, 0.05, 0.02):
+        group["lr"] = rate
+        stepper._keep(batches.order(0))
+        for _ in range(6):
+            stepper._replay(1)
+            stepper._cursor.zero_()
+    assert seen == [(rate, rate) for rate in (0.1, 0.05, 0.02)]

@@ -96,3 +96,21 @@ def test_an_edit_is_taken_up_once(case):
         optimizer.step()
         outcomes.append(array(p))
     close(*outcomes)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_edits_of_half_precision_weights_are_taken_up(dtype):
+    w = torch.nn.Parameter(torch.tensor([0.5, 0.02, -0.01], dtype=dtype))
+    optimizer = Langevin([w], 0.1, constraint=Circle(1.0))
+    row = torch.nn.Parameter(torch.tensor([[0.6, 0.8]], dtype=dtype))
+    fixed = Langevin([row], 0.1, constraint=Sphere(1.0, slack=False))
+    for p, opt in ((w, optimizer), (row, fixed)):
+        p.grad = torch.zeros_like(p)
+        opt.step()
+    with torch.no_grad():
+        w[1:] = 0  # pruned
+        row.mul_(1.1)
+    optimizer.step()
+    fixed.step()
+    assert w[1:].tolist() == [0, 0]
+    assert abs(float(row.double().norm()) - 1) < 2 * torch.finfo(dtype).eps

@@ -183,3 +183,36 @@ def test_one_warning_counts_all_groups_by_kind():
         Langevin(groups, lr=0.1)
     assert len(said) == 1
     assert "Circle: 1 of 3 by up to 1; Sphere: 1 of 1 by up to 4" in str(said[0].message)
+
+
+def test_normalised_rows_are_at_the_rim_and_come_off_it():
+    """Their slack rounds to nothing, and without a momentum a row with no slack would feel no force."""
+    p = torch.nn.Parameter(torch.nn.functional.normalize(torch.randn(256, 50, generator=torch.manual_seed(0))))
+    with pytest.warns(UserWarning, match="Sphere: 256 of 256"):
+        optimizer = Langevin([p], 0.1, constraint=Sphere(1.0))
+    assert bool((optimizer.state[p]["slack"] > 0.01).all())
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.1, 1.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_what_lands_is_inside_in_every_precision(radius, dtype):
+    for space in (Circle(radius), Sphere(radius)):
+        p = torch.nn.Parameter(radius * torch.tensor([[1.0, -1.01, 7.0]], dtype=dtype))
+        with pytest.warns(UserWarning, match="were moved"):
+            optimizer = Langevin([p], 0.1, constraint=space)
+        state = optimizer.state[p]
+        assert all(bool(x.isfinite().all()) for x in state.values())
+        size = p.double().abs() if isinstance(space, Circle) else p.double().norm()
+        assert bool((size < radius).all())
+        assert (
+            optimizer.residuals()[0] <= 32 * torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_strictly_inside_a_level_set_stays(dtype):
+    for block, g in (([0.6, 0.7], lambda q: q.square().sum() - 1), ([100.0] * 4, lambda q: q.mean() - 100.005)):
+        p = torch.nn.Parameter(torch.tensor(block, dtype=dtype))
+        before = p.detach().clone()
+        Langevin([p], 0.1, constraint=LevelSet(g, slack=True))
+        assert torch.equal(p, before)

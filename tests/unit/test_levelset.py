@@ -6,6 +6,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import LevelSet
+from holonom.constraints.jacobian import linearised
 from tests import oracle
 
 from .harness import PHYSICS, THERMOSTATS, agree, array, each, letters, parameter, repeat, slope, textbook
@@ -206,3 +207,21 @@ def test_no_blocks_at_all():
     param.grad = torch.zeros(0, 3)
     optimizer.step()
     assert optimizer.residuals() == [0.0]
+
+
+def test_functions_that_choose_their_own_precision():
+    plane = torch.tensor([[1.0, 2.0, -1.0, 0.5]])
+    param = torch.nn.Parameter(torch.tensor([0.3, 0.1, -0.2, 0.4]))
+    with pytest.warns(UserWarning, match="LevelSet: 1 of 1"):
+        optimizer = Langevin([param], 0.1, constraint=LevelSet(lambda q: plane @ q.float() - 0.25))
+    assert optimizer.residuals()[0] < 1e-6
+
+
+def test_linearising_can_be_traced():
+    x = torch.tensor([[0.3, 0.1, -0.2], [0.5, 0.4, 0.2]])
+
+    def both(x):
+        return linearised(torch.vmap(lambda q: torch.stack([q.square().sum(), q[0] * q[1]])), x)
+
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(both, backend="eager")(x), both(x))

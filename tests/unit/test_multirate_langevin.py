@@ -1,5 +1,6 @@
 """Langevin words on slow scales: cut programs, the oracle's steps, constraints on either part."""
 
+import copy
 import math
 
 import numpy as np
@@ -229,3 +230,17 @@ def test_the_force_of_a_slow_part_is_felt_at_its_turn_only():
     start = values(parameters())[0]
     for number, theta in enumerate(thetas, 1):
         np.testing.assert_allclose(theta[0], start + number * H * kick, rtol=0, atol=1e-14)
+
+
+def test_loading_after_steps_keeps_the_weights():
+    """Of a loosely held manifold, where initial weights would do as well as those that were reached."""
+    p = torch.nn.Parameter(torch.linalg.qr(torch.randn(4, 3, generator=torch.manual_seed(0)))[0] + 1e-4)
+    with pytest.warns(UserWarning, match="were moved"):
+        optimizer = MultirateLangevin([{"params": [p], "every": 1, "constraint": Orthogonal(iterations=8)}], 0.05)
+    for _ in range(3):
+        with optimizer.due():
+            (p * torch.arange(12.0).reshape(4, 3)).sum().backward()
+        optimizer.step()
+    reached = p.detach().clone()
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert torch.equal(p, reached)

@@ -133,6 +133,27 @@ def test_replaying_goes_through_every_batch_once(images: int, recordings: int) -
     assert learners[1].recordings == recordings
 
 
+def test_a_recording_owes_at_its_own_rate() -> None:
+    """What a word owes from the last step is a constant of a recording, so it must not be the last epoch's."""
+    data = Photographs(image_set(64), CPU)
+    recipe = replace(SMALL, images=64, method="o-CoLA-ud")
+    learner = Replayed(recipe, untrained(recipe), data.as_input, CPU)
+    seen = []
+    kept = learner._record
+    learner._record = lambda: (seen.extend((g["owed"], g["lr"]) for g in learner.optimizer.param_groups), kept())
+    for epoch in range(3):
+        learner.learn(epoch, *data.epoch(recipe, epoch))
+    assert len({h for _, h in seen}) == 3
+    assert all(owed == h for owed, h in seen)
+
+
+def test_a_projection_without_a_root_ends_a_training(data: Photographs) -> None:
+    recipe = replace(SMALL, method="o-CoLA-od", step=1e3)
+    loss, _ = Learner(recipe, untrained(recipe), data.as_input, CPU).learn(0, *data.epoch(recipe, 0))
+    assert np.isnan(loss)
+    assert Network({}, {}, {"train_loss": [loss]}).diverged
+
+
 def test_metrics_are_those_of_the_model(data: Photographs) -> None:
     learner = Learner(SMALL, untrained(SMALL), data.as_input, CPU)
     loss, accuracy = learner.test(data.test_images, data.test_labels)

@@ -180,3 +180,11 @@ def test_dhsgd_starts_with_the_step_it_has_then() -> None:
     first.grad = second.grad = torch.ones(1, dtype=torch.float64)
     opt.step()
     assert second.item() == pytest.approx(-(0.02**2) / 2, rel=1e-12)
+
+
+def test_a_group_keeps_the_friction_it_names() -> None:
+    group = {"params": [nn.Parameter(torch.ones(2))], "lr": 0.01, "friction": 7.0}
+    opt = Langevin.like_sgd([group], 0.1, 0.9)
+    assert (opt.param_groups[0]["lr"], opt.param_groups[0]["friction"]) == (0.1, 7.0)
+    with pytest.raises(ValueError, match="dampening does not carry over"):
+        Langevin.like_sgd([{**group, "dampening": 0.1}], 0.1, 0.9)

@@ -87,3 +87,10 @@ def test_a_lost_component_beside_a_moving_one_has_not_mixed(stuck: float, said: 
         recorder(weights=torch.tensor([stuck, value]))
     assert not recorder.verdict()
     assert str(recorder.verdict()) == f"not mixed: a component of weights {said}."
+
+
+def test_a_quantity_without_components_is_no_obstacle() -> None:
+    recorder = Recorder()
+    for value in np.random.default_rng(0).standard_normal(2000):
+        recorder(weight=float(value), nothing=torch.zeros(0))
+    assert recorder.verdict()

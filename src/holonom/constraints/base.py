@@ -153,7 +153,7 @@ class Constraint:
 
     def holds(self, phase: Phase, precision: torch.dtype) -> bool:
         """Whether positions and slack belong together, as far as positions of this precision can tell."""
-        return bool(self.residual(phase) <= 32 * torch.finfo(precision).eps)
+        return bool(self.residual(phase) <= 32 * torch.finfo(phase.q[0].dtype).eps + rounded(phase, precision, 4))
 
     def cotangency(self, phase: Phase) -> Tensor:
         """The largest violation of ∇g·p = 0."""
@@ -202,6 +202,21 @@ def check_radius(radius: Scalar, space: str) -> None:
     values = torch.as_tensor(radius, dtype=torch.float64)
     if not bool(((values > 0) & values.isfinite()).all()):
         raise ConstraintError(f"{space}: every radius must be positive and finite, got {radius}")
+
+
+def rounded(phase: Phase, precision: torch.dtype, times: float) -> float:
+    """So many roundings to a precision that is less than what the phase is computed in, else 0."""
+    return times * torch.finfo(precision).eps if precision != phase.q[0].dtype else 0.0
+
+
+def inset(margin: float, dtype: torch.dtype) -> float:
+    """A margin that rounding to this precision cannot use up."""
+    return max(margin, 2 * torch.finfo(dtype).eps)
+
+
+def exact(q: Tensor) -> Tensor:
+    """In the precision that slack variables are kept in."""
+    return q.float() if q.dtype.itemsize < 4 else q
 
 
 Copies = dict[tuple[torch.device, torch.dtype], Tensor]

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, add_product_, add_scaled_, copy_
 from ..trigonometry import cosines, sines, turns
-from .base import Constraint, Copies, Landing, Phase, check_radius, describe, on
+from .base import Constraint, Copies, Landing, Phase, check_radius, describe, exact, inset, on, rounded
 
 
 class Circle(Constraint):
@@ -68,8 +68,10 @@ class Circle(Constraint):
         return on(self.radius, like, self._copies) if isinstance(self.radius, Tensor) else self.radius
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        outside = q.abs() >= self._r(q)
-        landed = torch.where(outside, torch.sign(q) * (self._r(q) * (1 - self.margin)), q)
+        # As slack() will see it: a ratio that rounds to 1 is at the rim.
+        ratio = (exact(q) / self._r(exact(q))).abs()
+        outside = ratio >= 1 - 4 * torch.finfo(ratio.dtype).eps
+        landed = torch.where(outside, torch.sign(q) * (self._r(q) * (1 - inset(self.margin, q.dtype))), q)
         distance = (landed - q).abs().max().item() if q.numel() else 0.0
         q.copy_(landed)
         return Landing(int(outside.sum()), q.numel(), distance)
@@ -115,8 +117,12 @@ class Circle(Constraint):
 
     def holds(self, phase: Phase, precision: torch.dtype) -> bool:
         pairs = zip(phase.q, phase.slack, strict=True)
-        gaps = [((q / self._r(q)).to(u.dtype) - torch.sin(2 * math.pi * u)).abs().max() for q, u in pairs]
-        return bool(torch.stack(gaps).max() <= 4 * torch.finfo(precision).eps)
+        own, half = torch.finfo(phase.q[0].dtype).eps, rounded(phase, precision, 1)
+        for q, u in pairs:
+            sine = torch.sin(2 * math.pi * u)
+            if not bool((((q / self._r(q)).to(u.dtype) - sine).abs() <= 4 * own + half * sine.abs()).all()):
+                return False
+        return True
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         return q.numel()  # θ and ξ, less one constraint each

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.func import vjp, vmap
 
 
 def linearised(c: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -13,21 +14,13 @@ def linearised(c: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor
 
     One backward pass takes the whole batch; a transform of every block (``jacrev``) takes twice as long.
     """
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = x.clone().requires_grad_()
-        value = c(leaf)
-        return value.detach(), _rows(value, leaf)
-
-
-def _rows(value: Tensor, x: Tensor) -> Tensor:
-    """∂cᵢ/∂x for every constraint i."""
+    value: Tensor
+    value, back = vjp(lambda x: c(x).to(x.dtype), x)[:2]
     blocks, m = value.shape
-    if not value.requires_grad:  # a constant: landing will say that it constrains nothing
-        return x.new_zeros(blocks, m, x.shape[1])
     if m == 1:
-        return torch.autograd.grad(value, x, torch.ones_like(value))[0][:, None]
+        return value, back(torch.ones_like(value))[0][:, None]
     each = torch.eye(m, dtype=value.dtype, device=value.device)[:, None, :].expand(m, blocks, m)
-    return torch.autograd.grad(value, x, each, is_grads_batched=True)[0].transpose(0, 1)
+    return value, vmap(back)(each)[0].transpose(0, 1)
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:

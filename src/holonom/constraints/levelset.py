@@ -11,7 +11,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..errors import ConstraintError, ProjectionError
 from ..lists import Scalar, Tensors, divided, spread
-from .base import Constraint, Landing, Phase
+from .base import Constraint, Landing, Phase, inset
 from .jacobian import are_dependent, linearised, solve, tangent
 
 _MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: what lands lands at g = −margin
@@ -151,10 +151,9 @@ class LevelSet(Constraint):
         """Double precision, unless the user's function wants what it closes over to have the weights' own."""
         block = self._block(q)
         try:
-            self.g(block.double())
+            return self.g(block.double()).dtype
         except Exception:
             return block.dtype
-        return torch.float64
 
     def _refuse_dependent(self, jacobian: Tensor, name: str) -> None:
         if are_dependent(jacobian):
@@ -166,7 +165,7 @@ class LevelSet(Constraint):
     def _violated(self, value: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Which constraints ask for a move. With slack the inside is fine."""
         rounding = 8 * torch.finfo(dtype).eps * (1 + x.norm(dim=1, keepdim=True))
-        return torch.gt(value, -rounding) if self.has_slack else torch.gt(value.abs(), rounding)
+        return torch.ge(value, -rounding.clamp_max(_MARGIN / 2)) if self.has_slack else torch.gt(value.abs(), rounding)
 
     def _land(self, plain: LevelSet, q: Tensor, x: Tensor, violated: Tensor) -> Tensor:
         """The nearest point; of an inequality, on the constraints that are violated, or become so on the way."""
@@ -174,7 +173,11 @@ class LevelSet(Constraint):
             return torch.where(violated.any(1, keepdim=True), plain._nearest(q, x), x)
         start, active = x, violated
         for _ in range(violated.shape[1]):
-            x = torch.where(active.any(1, keepdim=True), plain._nearest(q, start, active.to(x.dtype), _MARGIN), start)
+            x = torch.where(
+                active.any(1, keepdim=True),
+                plain._nearest(q, start, active.to(x.dtype), inset(_MARGIN, q.dtype)),
+                start,
+            )
             again = self._violated(plain._value(q)(x), x, torch.float32) & ~active
             if not bool(again.any()):
                 return x

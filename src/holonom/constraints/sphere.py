@@ -9,7 +9,20 @@ from torch import Tensor
 
 from ..errors import ConstraintError
 from ..lists import Scalar, Tensors, computed_once, spread
-from .base import VIEWS, Constraint, Copies, Landing, Phase, as_matrix, check_radius, check_view, describe, on
+from .base import (
+    VIEWS,
+    Constraint,
+    Copies,
+    Landing,
+    Phase,
+    as_matrix,
+    check_radius,
+    check_view,
+    describe,
+    exact,
+    inset,
+    on,
+)
 
 
 class Sphere(Constraint):
@@ -77,15 +90,20 @@ class Sphere(Constraint):
         norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
         r = self._r(q)
         if self.has_slack:
-            target = torch.where(norm < r, norm, r * (1 - self.margin) * torch.ones_like(norm))
+            # As slack() will see it: a row whose slack rounds to nothing is at the rim.
+            x = exact(q)
+            square = self._r(x) ** 2 * torch.ones_like(norm, dtype=x.dtype)
+            off = square - x.square().sum(-1, keepdim=True) <= 8 * torch.finfo(x.dtype).eps * square
+            target = r * (1 - inset(self.margin, q.dtype)) * torch.ones_like(norm)
+            shift = (target - norm).abs()
         else:
             target = r * torch.ones_like(norm)
             if bool((norm == 0).any()):
                 raise ConstraintError(
                     f"Sphere on {name}: a row is zero and has no nearest point on the sphere; initialise it first"
                 )
-        shift = (target - norm).abs()
-        off = shift > 4 * torch.finfo(q.dtype).eps * target
+            shift = (target - norm).abs()
+            off = shift > 4 * torch.finfo(q.dtype).eps * target
         q.mul_(torch.where(off, target / norm, torch.ones_like(norm)))
         return Landing(int(off.sum()), norm.numel(), (shift * off).max().item() if q.numel() else 0.0)
 

@@ -107,7 +107,7 @@ def run_part(group: Group, cells: list[Cell], state: engine.StateMap) -> None:
     if at == 0:
         owed = group["owed"]
         if owed is None:
-            owed = h if scheme.starts_owing else 0.0
+            owed = h if scheme.starts_owing or group.get("starts_owing") else 0.0
     program = scheme.program if engine.is_owed(owed) else scheme.head
     if drift:
         program = spread(program, every)[at]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...capture import record
+from ...errors import ProjectionError
 from ...optimizer import Langevin
 from .descent import dropped_twice
 from .recipes import Recipe
@@ -45,7 +46,7 @@ class Learner:
         self._training = torch.compile(self.model, dynamic=False) if compiled else self.model
         self.optimizer = recipe.optimizer(model, fused=device.type == "cuda")
         if isinstance(self.optimizer, Langevin):
-            # A GPU leaves out steps whose projection has no root. A CPU would raise, and end the experiment.
+            # A GPU leaves out steps whose projection has no root; on a CPU the training ends there (see learn).
             self.optimizer.guard_gradients = device.type == "cuda"
         falls = recipe.falling
         self._schedule = dropped_twice(self.optimizer, recipe.epochs, recipe.rooted) if falls else lambda epoch: None
@@ -63,8 +64,11 @@ class Learner:
             with torch.cuda.device(self.device):
                 self._replay(images, labels)
         else:
-            for x, y in zip(images, labels, strict=True):
-                self._step(x, y)
+            try:
+                for x, y in zip(images, labels, strict=True):
+                    self._step(x, y)
+            except ProjectionError:
+                self._sums.fill_(torch.nan)
         loss, hits = (self._sums / len(images)).tolist()
         return loss, hits
 
@@ -103,15 +107,16 @@ class Learner:
     # ── recorded ─────────────────────────────────────────────────────────────────────────────────
 
     def _replay(self, images: Tensor, labels: Tensor) -> None:
-        fresh = self._graph is None
+        fresh, changed = self._graph is None, self._recorded != self._steps()
         self._keep(images, labels)
         done = 0
-        while fresh and done < min(_WARM_UP, len(images)):
+        # After a change, one: what it owes at the old rate must not become a constant.
+        while done < min(_WARM_UP if fresh else 1 if changed else 0, len(images)):
             self._next()
             done += 1
         if done == len(images):
             return
-        if self._graph is None or self._recorded != self._steps():
+        if fresh or changed:
             self._record()
         for _ in range(done, len(images)):
             self._graph.replay()

@@ -33,7 +33,8 @@ class Network:
 
     @property
     def diverged(self) -> bool:
-        return not all(bool(x.isfinite().all()) for x in self.trained.values() if x.is_floating_point())
+        lost = not all(bool(x.isfinite().all()) for x in self.trained.values() if x.is_floating_point())
+        return lost or not all(math.isfinite(x) for x in self.curves.get("train_loss", ())[-1:])
 
 
 class Networks:
