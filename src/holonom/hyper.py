@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _NOT_NEGATIVE = {
     "driving_noise": ("σ_A", False),
     "weight_decay": ("λ", False),
 }
+written = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
+"""What a scheduler or an assignment may change of a group."""
 _MOST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
 
 
@@ -34,7 +37,7 @@ def as_written(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_now(group: dict[str, Any], number: int) -> None:
-    """Raise for what schedulers or assignments have made of a group since it was checked; in a hurry."""
+    """Raise for what schedulers or assignments have made of a group since it was checked."""
     for name, most in _MOST.items():
         value = group[name]
         if type(value) is not float:

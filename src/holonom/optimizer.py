@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from operator import is_
 from typing import Any
 
 import torch
@@ -162,6 +163,7 @@ class Langevin(Optimizer):
             self._ledger.enter(group["params"])
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
+        self._checked: dict[int, tuple[Any, ...]] = {}  # what the groups held when it was last looked at
         self._arrived: dict[Tensor, groups.Arrival] = {}  # parameters that had to be landed, until they move
 
     def _all_cells(self) -> list[list[Cell]]:
@@ -248,8 +250,11 @@ class Langevin(Optimizer):
             for cell in cells:
                 self._ledger.refuse(cell)
         for number, group in enumerate(self.param_groups):
-            hyper.check_now(group, number)
-            engine.check_word(group, self.state)
+            written = hyper.written(group)
+            if not all(map(is_, written, self._checked.get(number, (None,)))):
+                hyper.check_now(group, number)
+                engine.check_word(group, self.state)
+                self._checked[number] = written
         for group, cells in moving:
             for cell in cells:
                 self._ledger.take_up(cell, self.state, fresh=not group["step"])
