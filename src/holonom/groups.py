@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from .cell import Cell, State, state_dtype
-from .constraints import LevelSet
 from .constraints.base import Constraint, Landing
 from .errors import ConstraintError
 from .scheme import compile_word
@@ -142,7 +141,7 @@ def warn_landed(landings: Landings, stacklevel: int) -> None:
     frozen = (
         f" {still:,} are frozen (requires_grad=False): to leave them alone, give them no constraint." if still else ""
     )
-    advice = " holonom.init starts on the manifold." if any(type(space) is not LevelSet for space, _ in moved) else ""
+    advice = " holonom.init starts on the manifold." if any(space.has_initialiser for space, _ in moved) else ""
     warnings.warn(
         "weights that did not satisfy their constraint were moved to the nearest point that does ("
         + "; ".join(parts)

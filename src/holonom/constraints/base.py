@@ -55,7 +55,7 @@ class Constraint:
     of one shape to be handed over as one batch; ``fusible`` says that the arithmetic is element- or
     row-wise, so that compiling it into one pass pays, and ``elementwise`` that shapes do not matter;
     ``geodesic``, that ``drift_`` is exact, so that drifts add up. A residual above ``lost`` means that the
-    weights have left the manifold.
+    weights have left the manifold; ``has_initialiser``, that :mod:`holonom.init` can start on it.
     """
 
     slots: tuple[str, ...] = ()
@@ -63,6 +63,7 @@ class Constraint:
     fusible = True
     geodesic = True
     lost = 1e-2
+    has_initialiser = True
 
     @property
     def elementwise(self) -> bool:

@@ -11,7 +11,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..errors import ConstraintError, ProjectionError
 from ..lists import Scalar, Tensors, divided, spread
-from .base import Constraint, Landing, Phase, inset
+from .base import Constraint, Landing, Phase, exact, inset
 from .jacobian import are_dependent, linearised, solve, tangent
 
 _MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: what lands lands at g = −margin
@@ -43,6 +43,7 @@ class LevelSet(Constraint):
     """
 
     fusible = False
+    has_initialiser = False
     geodesic = False
     elementwise = False
 
@@ -92,7 +93,7 @@ class LevelSet(Constraint):
         """One block, in the precision that steps are computed in."""
         batch, shape = q.shape[: self.batch_dims], q.shape[self.batch_dims :]
         block = q.detach()[(0,) * self.batch_dims] if batch.numel() else q.new_zeros(shape)
-        return block.float() if q.dtype.itemsize < 4 else block
+        return exact(block)
 
     # ── vectors ───────────────────────────────────────────────────────────────────────────────
     # A batch of blocks is handled as x: (B, d) or, with slack, (B, d + m).
@@ -127,8 +128,8 @@ class LevelSet(Constraint):
     # ── geometry ──────────────────────────────────────────────────────────────────────────────
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        exact = self._exact(q)
-        x = start = self._flat(q, None).to(exact, copy=True)
+        precision = self._precision(q)
+        x = start = self._flat(q, None).to(precision, copy=True)
         plain = LevelSet(self.g, batch_dims=self.batch_dims, name=self.name)
         violated = self._violated(plain._value(q)(x), x, q.dtype)
         outside = violated.any(1)
@@ -142,12 +143,12 @@ class LevelSet(Constraint):
                     f"weights; start closer to the manifold ({error})"
                 ) from error
             self._unflatten_(x.to(q.dtype), q, None)
-        full = self._flat(q, self.slack(q)[0] if self.has_slack else None).to(exact)
+        full = self._flat(q, self.slack(q)[0] if self.has_slack else None).to(precision)
         self._refuse_dependent(self._jacobian(q)(full), name)
         distance = (x - start).norm(dim=1)
         return Landing(int(outside.sum()), outside.numel(), (distance * outside).max().item())
 
-    def _exact(self, q: Tensor) -> torch.dtype:
+    def _precision(self, q: Tensor) -> torch.dtype:
         """Double precision, unless the user's function wants what it closes over to have the weights' own."""
         block = self._block(q)
         try:
