@@ -4,7 +4,7 @@ Parameters are positions, and an optimizer step is one step of a constrained, st
 partitioned, multirate molecular-dynamics integrator.
 """
 
-from . import constraints, data, init, landscape, metrics, models, multirate, presets, soft
+from . import constraints, data, init, landscape, metrics, models, multirate, penalties, presets
 from .ensemble import Ensemble
 from .errors import (
     CheckpointError,
@@ -56,8 +56,8 @@ __all__ = [
     "models",
     "multirate",
     "partition",
+    "penalties",
     "posterior_temperature",
     "presets",
     "prior_weight_decay",
-    "soft",
 ]

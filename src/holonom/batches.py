@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .counter import uniforms
+from ._random.philox import uniforms
 from .errors import EnsembleError
 
 _ORDER = 0x5EED  # the stream that shuffles; parameters count from 0

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from . import narrow
+from ._random import mix
 from .errors import EnsembleError
-from .noise import mix
 
 Loss = Callable[..., Tensor]
 
@@ -79,7 +78,7 @@ class Ensemble(nn.Module):
     def _adopt(self, models: list[nn.Module]) -> None:
         """Take over the first model's tree, its tensors replaced by stacks, and keep a copy to call."""
         tree = models[0]
-        self._template = [narrow.adapted(copy.deepcopy(tree))]  # in a list: not a submodule of this one
+        self._template = [copy.deepcopy(tree)]  # in a list: not a submodule of this one
         named = [_tensors(model) for model in models]
         stacks: dict[int, Tensor] = {}  # by the id of the first model's tensor, so that tied weights stay tied
         for name, tensor in named[0].items():
@@ -207,7 +206,7 @@ def _check_mappable(model: nn.Module) -> None:
                 f"once; train such models one by one"
             )
         if (
-            isinstance(module, nn.modules.batchnorm._BatchNorm)
+            isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm))
             and module.momentum is None
             and module.track_running_stats
         ):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from ._files import load, save
+from ._random.philox import Layout
 from .batches import Shuffled
-from .counter import Normals
 from .errors import CheckpointError
-from .files import load, save
 
 Progress = Callable[[int, int], None]
 
@@ -70,7 +70,7 @@ def train_gan(
     rules = {"steps": steps, "latent": latent, "batch": batch, "lr": lr, "betas": tuple(betas), "seed": seed}
     game = _Game(generator, discriminator, rules, torch.zeros(steps, 2, device=images.device))
     start = game.load(checkpoint) if checkpoint is not None and checkpoint.exists() else 0
-    draw = Normals([(torch.Size((batch, latent)), images.dtype, 0, 0)], 0, images.device)
+    layout = Layout([torch.Size((batch, latent))], [0], images.device)
     rows = torch.empty(0)
     generator.train()
     discriminator.train()
@@ -78,7 +78,7 @@ def train_gan(
         epoch, place = divmod(step, order.per_epoch)
         if place == 0 or step == start:
             rows = order.order(epoch)
-        game.play(step, images[rows[place]], draw(key, torch.full_like(key, step), _LATENTS)[0])
+        game.play(step, images[rows[place]], layout.draw(key, torch.full_like(key, step), _LATENTS)[0].to(images.dtype))
         if checkpoint is not None and ((step + 1) % checkpoint_every == 0 or step + 1 == steps):
             game.save(checkpoint, step + 1)
         if progress is not None:
@@ -89,8 +89,8 @@ def train_gan(
 def latents(count: int, latent: int = 100, *, seed: int = 0, device: torch.device | str = "cpu") -> Tensor:
     """(count, latent) standard normals: the same for a seed on every device, to rounding, and none of training's."""
     key = torch.tensor(seed, device=device)
-    draw = Normals([(torch.Size((count, latent)), torch.float32, 0, 0)], 0, key.device)
-    return draw(key, torch.zeros_like(key), _CHOSEN)[0]
+    layout = Layout([torch.Size((count, latent))], [0], key.device)
+    return layout.draw(key, torch.zeros_like(key), _CHOSEN)[0]
 
 
 class _Game:

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from .constraints.base import Constraint
+from ._step.integrate import over
+from ._step.letters import plain
+from .constraints import Free
 from .optimizer import Langevin
 
 
@@ -30,18 +32,18 @@ class HeunLangevin(Langevin):
         with torch.enable_grad():
             loss = closure()
         corrected = [
-            (p, p.grad.clone(), group)
-            for group, space in zip(self.param_groups, self._spaces, strict=True)
-            if group["scheme"] == "L" and type(space) is Constraint
+            (p, p.grad.clone(), p.detach().clone(), group)
+            for group in self.param_groups
             for p in group["params"]
-            if p.grad is not None
+            if p.grad is not None and group["scheme"] == "L" and isinstance(self._spaces[p], Free)
         ]
         super().step()
         with torch.enable_grad():
             closure()
-        for p, first, group in corrected:
+        for p, first, before, group in corrected:
             assert p.grad is not None
-            sign = -1.0 if group["maximize"] else 1.0
-            p.add_((p.grad - first) * (-0.5 * sign * group["lr"]))
-        self._ledger.note(p for p, _, _ in corrected)
+            change = (p.grad - first) * (-1.0 if group["maximize"] else 1.0)
+            change += over(plain(group["weight_decay"]), p) * (p.detach() - before)
+            p.sub_(change * over(plain(group["lr"]), p) / 2)
+        self._note(p for p, *_ in corrected)
         return loss

@@ -44,7 +44,7 @@ def sphere_(weight: Tensor, space: Sphere, generator: torch.Generator | None = N
         norm = norm + torch.empty_like(norm).normal_(generator=generator).square()
     radius = space.radius.to(rows)[..., None] if isinstance(space.radius, Tensor) else space.radius
     rows.copy_(draw * (radius / norm.sqrt()))
-    space.land_(rows, "the weight")
+    space.land_(weight, "the weight")
     return weight
 
 

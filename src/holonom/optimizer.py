@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable
 from operator import is_
 from typing import Any
 
@@ -13,16 +12,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import checkpoint, engine, groups, guard, heap, hyper, sgd
-from .cell import Cell
-from .constraints.base import Constraint
+from ._step import checkpoint, diagnostics, edits, hyper, sgd
+from ._step import state as states
+from ._step.buckets import Bucket, make_buckets
+from ._step.describe import routing_table
+from ._step.finite import skip_non_finite
+from ._step.run import POLISH_EVERY, Work, advance, pay_owed
+from ._torch import version
+from .constraints import Constraint, Free
 from .errors import NonFiniteGradientError, ProjectionError
-from .hooks import heard_if_asked
-from .ledger import Ledger
-from .lists import scale_
-from .observe import Phases, kinetic_temperature, worst
 from .scheme import compile_word
-from .table import routing_table
 
 
 class Langevin(Optimizer):
@@ -69,15 +68,13 @@ class Langevin(Optimizer):
     weight, which is kept in the weight's own frame, turns with it).
     """
 
-    _cells: list[list[Cell]] | None
-
     guard_gradients: bool = True
     """Check gradients for NaN and infinity at every step (``benchmarks`` reports what that costs)."""
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float | Tensor,
+        lr: float | Tensor = 0.1,
         *,
         scheme: str = "BAOAB",
         friction: float | Tensor = 1.0,
@@ -92,8 +89,8 @@ class Langevin(Optimizer):
         seed: int | Tensor = 0,
     ) -> None:
         self._default_space = constraint
-        self._spaces: list[Constraint] = []
-        self._landings: groups.Landings | None = []
+        self._spaces: dict[Tensor, Constraint] = {}
+        self._landings: states.Landings | None = []
         self.param_groups: list[dict[str, Any]] = []
         self._reset_caches()
         defaults = {
@@ -101,10 +98,9 @@ class Langevin(Optimizer):
             "driving_noise": driving_noise, "weight_decay": weight_decay, "maximize": maximize, "foreach": foreach,
             "fuse": fuse, "seed": seed,
         }  # fmt: skip
-        super().__init__(params, hyper.as_written(defaults))
-        heap.keep_freed_memory()
+        super().__init__(params, hyper.as_plain(defaults))
         landings, self._landings = self._landings, None
-        groups.warn_landed(landings or [], stacklevel=3)
+        states.warn_landed(landings or [], stacklevel=3)
 
     @classmethod
     def like_sgd(cls, params: Iterable[Any], lr: float, momentum: float = 0.0, **options: Any) -> Langevin:
@@ -119,183 +115,202 @@ class Langevin(Optimizer):
         given, h, friction = sgd.as_langevin(params, lr, momentum)
         return cls(given, h, friction=friction, **{"scheme": "OBA", **options})
 
-    # ── groups and state ─────────────────────────────────────────────────────────────────────────
+    # ── groups and buckets ───────────────────────────────────────────────────────────────────────
 
     @torch.no_grad()
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):
-            raise TypeError(f"a parameter group must be a dict, got {type(param_group).__name__}")
-        group = hyper.as_written(param_group)
-        space = group.pop("constraint", self._default_space) or Constraint()
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = hyper.as_plain(param_group)
+        space = group.pop("constraint", self._default_space) or Free()
         if not isinstance(space, Constraint):
             raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
         hyper.check_group({**self.defaults, **group}, space)
         if isinstance(group["params"], set):
-            raise TypeError("parameters need an order; give a list instead of a set")
+            raise TypeError("optimizer parameters need to be organized in ordered collections: give a list, not a set")
         params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         group["params"] = params
         known = {id(p) for other in self.param_groups for p in other["params"]}
-        groups.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
+        states.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
         super().add_param_group(group)
         group = self.param_groups[-1]
-        group["constraint"] = repr(space)
-        group["step"], group["owed"] = 0, None
+        group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
         try:
             hyper.check_replicas(group)
-            landings = groups.create_state(group, space, len(known) - len(params), self.state, self._arrived)
+            landings = states.create(group, space, len(known) - len(params), self.state, self._landed)
         except Exception:
             for p in self.param_groups.pop()["params"]:
                 self.state.pop(p, None)
-                self._arrived.pop(p, None)
+                self._landed.pop(p, None)
             raise
-        self._spaces.append(space)
-        self._cells = None
-        self._ledger.enter(group["params"])
+        self._spaces |= dict.fromkeys(group["params"], space)
+        self._note(group["params"], kinds=True)
         if self._landings is None:
-            groups.warn_landed(landings, stacklevel=4)
+            states.warn_landed(landings, stacklevel=4)
         else:
             self._landings += landings
 
     def _reset_caches(self) -> None:
-        self._cells = None
-        self._ledger = Ledger()
-        for group in self.param_groups:
-            self._ledger.enter(group["params"])
+        self._made: dict[int, tuple[list[int], list[Bucket]]] = {}
+        self._versions: dict[Tensor, int] = {}
+        self._kinds: dict[Tensor, edits.Kind] = {}
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
-        self._checked: dict[int, tuple[Any, ...]] = {}  # what the groups held when it was last looked at
-        self._arrived: dict[Tensor, groups.Arrival] = {}  # parameters that had to be landed, until they move
+        self._checked: dict[int, tuple[Any, ...]] = {}  # the settings of every group when they were last checked
+        self._landed: dict[Tensor, states.Landed] = {}  # parameters that had to be landed, until they move
+        for group in self.param_groups:
+            self._note(group["params"], kinds=True)
 
-    def _all_cells(self) -> list[list[Cell]]:
-        """Parameters that move together: one space, dtype and device, and one shape where stacked."""
-        if self._cells is not None:
-            return self._cells
-        cells: list[list[Cell]] = []
-        index = -1
-        for group, space in zip(self.param_groups, self._spaces, strict=True):
-            buckets: dict[tuple[Any, ...], Cell] = {}
-            for offset, p in enumerate(group["params"]):
-                index += 1
-                if not p.numel():
-                    continue
-                key: tuple[Any, ...] = (p.dtype, p.device)
-                if space.stacks:
-                    key += (space.view(p).shape,)
-                cell = buckets.setdefault(key, Cell(space, [], [], []))
-                cell.append(p, groups.name_of(group, offset, index), index)
-            cells.append(list(buckets.values()))
-        self._cells = cells
-        return cells
+    def _note(self, params: Iterable[Tensor], kinds: bool = False) -> None:
+        """What was written to these parameters until now was written by the optimizer."""
+        for p in params:
+            self._versions[p] = version(p)
+            if kinds:
+                self._kinds[p] = edits.kind_of(p)
+
+    def _buckets(self) -> list[list[Bucket]]:
+        """Every group's buckets, made again when its parameters or their state dicts are other objects."""
+        found, first = [], 0
+        for number, group in enumerate(self.param_groups):
+            ids = [id(group), *map(id, group["params"]), *(id(self.state[p]) for p in group["params"])]
+            if number not in self._made or self._made[number][0] != ids:
+                self._adopt(number, group)
+                group = self.param_groups[number]
+                space = self._spaces[group["params"][0]] if group["params"] else Free()
+                ids = [id(group), *map(id, group["params"]), *(id(self.state[p]) for p in group["params"])]
+                self._made[number] = ids, make_buckets(group, space, self.state, states.names_of(group, first))
+            found.append(self._made[number][1])
+            first += len(group["params"])
+        return found
+
+    def _adopt(self, number: int, group: dict[str, Any]) -> None:
+        """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
+        unknown = sum(p not in self._spaces for p in group["params"])
+        if unknown:
+            behind = self.param_groups[number + 1 :]
+            del self.param_groups[number:]
+            for p in group["params"]:
+                self.state.pop(p, None)
+            self.add_param_group(group)
+            self.param_groups += behind
+        elif group["params"]:
+            missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
+            for name, value in {**self.defaults, **missing, "format": states.FORMAT}.items():
+                group.setdefault(name, value)
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
-    @heard_if_asked
+    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One step of every group's word, from the gradients at the present positions."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        active = self._active_cells()
-        with self._guarded(active):
-            for group, cells in zip(self.param_groups, active, strict=True):
-                engine.advance(group, cells, self.state)
-        self._ledger.note(p for cells in active for cell in cells for p in cell.params)
+        self._integrate(self._work(), advance)
         return loss
 
     @torch.no_grad()
     def synchronize(self) -> None:
         """Pay what a rotated word still owes: BAOAB's closing half kick, with the gradients at hand.
 
-        Positions do not change; momenta become those of the textbook's step, as
-        :meth:`temperatures` or an energy wants them; where a state may lean off the tangent space (a
-        ``chord`` of :class:`~holonom.constraints.Orthogonal`), only the momentum is left of it. Call it
-        after ``backward()`` at the present positions; the next step knows that the debt is paid.
+        Positions do not change; momenta become those of the textbook's step, as :meth:`temperatures` or an energy
+        wants them, without the normal part that a ``chord`` of :class:`~holonom.constraints.Orthogonal` may have.
+        Call it after ``backward()`` at the present positions; the next step knows that nothing is owed.
         """
-        active = self._active_cells()
-        with self._guarded(active):
-            for group, cells in zip(self.param_groups, active, strict=True):
-                engine.pay_debt(group, cells, self.state)
-        for phases in self._phases():
-            for cell, phase in phases:
-                if cell.space.leans and phase.p:
-                    cell.space.project_(phase, phase.p)
+        self._integrate(self._work(), pay_owed)
+        for buckets in self._buckets():
+            for bucket in buckets:
+                edits.make_tangent_(bucket)
 
-    def _active_cells(self) -> list[list[Cell]]:
-        """The cells, less the parameters without a gradient; in-place edits are taken up here."""
-        everyone = self._all_cells()
-        active = []
-        for cells in everyone:
-            kept = []
-            for cell in cells:
-                have = [p.grad is not None for p in cell.params]
-                if all(have):
-                    kept.append(cell)
-                elif any(have):
-                    kept.append(cell.select(have))
-            active.append(kept)
-        if any(everyone) and not any(active) and not self._warned_idle:
+    def _work(self) -> list[Work]:
+        """Every group with the buckets of its parameters that have a gradient."""
+        work = []
+        for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
+            active = [b.select([p.grad is not None for p in b.params]) for b in buckets]
+            moving = [b for b in active if b is not None]
+            work.append(Work(group, moving, [[p.grad for p in b.params] for b in moving]))  # type: ignore[misc]
+        return work
+
+    def _integrate(self, work: list[Work], advance: Callable[..., Tensor | None]) -> None:
+        """One step of these groups."""
+        self._check(work)  # raise for what a step cannot use, before anything is written
+        self._take_up_edits(work)
+        skip = skip_non_finite(work) if self.guard_gradients else None
+        left_out = skip
+        for one in work:
+            found = advance(one, self.state, skip if skip is None or not one.buckets else skip.to(one.buckets[0].device))
+            left_out = found if left_out is None or found is None else left_out | found.to(left_out.device)
+        self._count_skipped(left_out)
+        self._note(p for one in work for b in one.buckets for p in b.params)
+
+    def _check(self, work: list[Work]) -> None:
+        for _, buckets, gradients in work:
+            for number, bucket in enumerate(buckets):
+                if bucket.refresh():
+                    edits.refuse_moved(bucket, self._kinds)
+                for p, g, name in zip(bucket.params, gradients[number] if gradients else (), bucket.names, strict=False):
+                    if g.layout != torch.strided or g.shape != p.shape:
+                        edits.refuse_gradient(p, g, name)
+        for number, group in enumerate(self.param_groups):
+            settings = hyper.settings(group)
+            if not all(map(is_, settings, self._checked.get(number, (None,)))):
+                hyper.check_now(group, number)
+                states.check_word(group, self.state)
+                self._checked[number] = settings
+        if self.param_groups and not any(one.buckets for one in work) and not self._warned_idle:
             self._warned_idle = True
             warnings.warn(
                 "no parameter of this optimizer has a gradient, so the step changes nothing. Call backward() first; "
                 "if the model's parameters were replaced after the optimizer was built, build it again.",
-                stacklevel=5,
+                stacklevel=6,
             )
-        self._look_over(list(zip(self.param_groups, active, strict=True)))
-        return active
 
-    def _look_over(self, moving: Sequence[tuple[dict[str, Any], list[Cell]]]) -> None:
-        """Refuse what a step cannot take before anything is touched, then take up what was edited in place."""
-        for _, cells in moving:
-            for cell in cells:
-                self._ledger.refuse(cell)
-        for number, group in enumerate(self.param_groups):
-            written = hyper.written(group)
-            if not all(map(is_, written, self._checked.get(number, (None,)))):
-                hyper.check_now(group, number)
-                engine.check_word(group, self.state)
-                self._checked[number] = written
-        for group, cells in moving:
-            for cell in cells:
-                self._ledger.take_up(cell, self.state, fresh=not group["step"])
-                for p in cell.params if self._arrived else ():
-                    self._arrived.pop(p, None)
-
-    def _guarded(self, active: list[list[Cell]]) -> AbstractContextManager[None]:
-        if not self.guard_gradients:
-            return guard.UNGUARDED
-        step = max((g["step"] for g in self.param_groups), default=0)
-        return guard.guarded(active, self.state, step, self._skipped)
+    def _take_up_edits(self, work: list[Work]) -> None:
+        """Continue from parameters that were changed in place. Before the first step the weights decide the state."""
+        for group, buckets, _ in work:
+            for bucket in buckets:
+                for p, name in zip(bucket.params, bucket.names, strict=True):
+                    if version(p) != self._versions[p]:
+                        edits.take_up(self._spaces[p], p, name, self.state, force=not group["step"])
+                        self._versions[p] = version(p)
+                    if self._landed:
+                        self._landed.pop(p, None)
 
     # ── looking at the system ────────────────────────────────────────────────────────────────────
 
     def check(self) -> None:
         """Raise if a step was skipped on the device, or a constraint is lost; reads the device once."""
-        if skipped := self._count_skipped():
+        if skipped := self._read_skipped():
             raise NonFiniteGradientError(
                 f"{skipped} step(s) since the last check() met a NaN or infinite gradient or a projection without a "
                 f"root and were left out; the weights are those of the last good step. Lower lr, clip gradients, or "
                 f"use a GradScaler."
             )
-        for number, (residual, space) in enumerate(zip(self.residuals(), self._spaces, strict=True)):
-            if not residual <= space.lost:
+        for number, (residual, group) in enumerate(zip(self.residuals(), self.param_groups, strict=True)):
+            if group["params"] and not residual <= self._spaces[group["params"][0]].lost:
                 raise ProjectionError(
-                    f"group {number} has left its manifold: {self.param_groups[number]['constraint']} is violated by "
+                    f"group {number} has left its manifold: {group['constraint']} is violated by "
                     f"{residual:.2g}. Its steps were too large to project; lower lr and call project_()"
                 )
 
-    def _warn_skipped(self) -> None:
-        if skipped := self._count_skipped():
-            warnings.warn(f"{skipped} step(s) were left out for non-finite numbers; check() says more", stacklevel=3)
+    def _count_skipped(self, skip: Tensor | None) -> None:
+        if skip is None:
+            return
+        if skip.device not in self._skipped:
+            with torch.inference_mode(False):  # it will be added to outside of that, too
+                self._skipped[skip.device] = torch.zeros((), dtype=torch.int64, device=skip.device)
+        self._skipped[skip.device] += skip
 
-    def _count_skipped(self) -> int:
+    def _read_skipped(self) -> int:
         skipped = sum(int(count) for count in self._skipped.values())
         for count in self._skipped.values():
             count.zero_()  # in place: a captured graph goes on counting here
         return skipped
 
-    def _phases(self) -> list[Phases]:
-        return [[(cell, cell.widened(cell.phase(self.state))) for cell in cells] for cells in self._all_cells()]
+    def _warn_skipped(self) -> None:
+        if skipped := self._read_skipped():
+            warnings.warn(f"{skipped} step(s) were left out for non-finite numbers; check() says more", stacklevel=3)
 
     @torch.no_grad()
     def residuals(self) -> list[float]:
@@ -305,13 +320,12 @@ class Langevin(Optimizer):
         sets, 0 without a constraint.
         """
         self._warn_skipped()
-        return [worst(phases, lambda space, phase: space.residual(phase)) for phases in self._phases()]
+        return [diagnostics.worst(buckets, lambda space, x: space.residual(x)) for buckets in self._buckets()]
 
     @torch.no_grad()
     def cotangencies(self) -> list[float]:
         """Per group: the largest |∇g·p|, how far a momentum points off its manifold."""
-        moving = [[(cell, phase) for cell, phase in phases if phase.p] for phases in self._phases()]
-        return [worst(phases, lambda space, phase: space.cotangency(phase)) for phases in moving]
+        return [diagnostics.worst(b, lambda space, x: space.cotangency(x), moving=True) for b in self._buckets()]
 
     @torch.no_grad()
     def temperatures(self) -> list[float]:
@@ -319,56 +333,47 @@ class Langevin(Optimizer):
 
         A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
         """
-        return [kinetic_temperature(*pair) for pair in zip(self.param_groups, self._phases(), strict=True)]
+        pairs = zip(self.param_groups, self._buckets(), strict=True)
+        return [diagnostics.kinetic_temperature(group, buckets) for group, buckets in pairs]
 
     @torch.no_grad()
     def project_(self) -> None:
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
-        for group, space in zip(self.param_groups, self._spaces, strict=True):
-            for p in group["params"]:
-                groups.take_up_edit(space, p, "a parameter", self.state, force=True)
-                self._ledger.note([p])
+        for buckets in self._buckets():
+            for bucket in buckets:
+                for p, name in zip(bucket.params, bucket.names, strict=True):
+                    edits.take_up(self._spaces[p], p, name, self.state, force=True)
+                self._note(bucket.params)
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
         """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
-        for group, pairs in zip(self.param_groups, self._phases(), strict=True):
-            if not compile_word(group["scheme"]).overdamped:  # whose noise is kept where others keep momenta
-                for _, phase in pairs:
-                    scale_(phase.momenta, factor)
+        for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
+            if not compile_word(group["scheme"]).overdamped:  # M keeps its last noise where others keep momenta
+                for momentum in [m for b in buckets for x in b.phases() for m in x.momenta]:
+                    momentum.mul_(factor)
 
-    def steady_steps(self) -> list[tuple[list[list[Tensor]], Callable[[list[list[Tensor]]], None]]] | None:
-        """For tracing: every group's step as a function of its cells' gradients, beside the cells' parameters.
-
-        None unless all groups run element- or row-wise on seeds of their own, have taken their first
-        step, and keep positions and state in one precision. Count what runs with :meth:`count_replays`.
-        """
-        cells = self._all_cells()
-        everyone = [cell for group in cells for cell in group]
-        for group in self.param_groups:
-            if not isinstance(group["seed"], Tensor) or group["owed"] is None or group["step"] == 0:
-                return None
-        if not all(cell.space.fusible and cell.params[0].dtype.itemsize >= 4 for cell in everyone) or not all(cells):
-            return None
-        return [
-            ([cell.params for cell in own], engine.steady(group, own, self.state))
-            for group, own in zip(self.param_groups, cells, strict=True)
-        ]
+    def upcoming(self) -> Hashable | None:
+        """What kind of step comes next: a captured graph is replayed for steps of its kind only."""
+        groups = [group for group in self.param_groups if group["params"]]
+        stacked = [group for group in groups if self._spaces[group["params"][0]].traits.stacked]
+        return tuple(group["step"] % POLISH_EVERY == 0 for group in stacked)
 
     def count_replays(self, steps: int) -> None:
-        """Tell the host about steps that ran as replays of a captured graph, which runs no Python."""
+        """Count steps on the host that ran as replays of a captured graph, which runs no Python."""
         for group in self.param_groups:
             group["step"] += steps
-        self._ledger.note(p for group in self.param_groups for p in group["params"])
+        self._note(p for group in self.param_groups for p in group["params"])
 
     # ── torch's contract ─────────────────────────────────────────────────────────────────────────
 
     @torch.no_grad()
     def _settle_edits(self) -> None:
         """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
-        for group, cells in zip(self.param_groups, self._all_cells(), strict=True):
-            for cell in cells:
-                self._ledger.take_up(cell, self.state, fresh=not group["step"])
+        buckets = self._buckets()
+        landed, self._landed = self._landed, {}
+        self._take_up_edits([Work(*pair, None) for pair in zip(self.param_groups, buckets, strict=True)])
+        self._landed = landed
 
     def state_dict(self) -> dict[str, Any]:
         self._warn_skipped()
@@ -379,30 +384,30 @@ class Langevin(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a checkpoint; constraints and schemes must be those it was made with."""
         loaded: dict[str, Any] = {}
-        arrived = dict(self._arrived)
+        before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
 
         def check(_: Optimizer, saved: dict[str, Any]) -> None:
             checkpoint.check(self.param_groups, self.state, saved)
             loaded.update(saved)
 
         def restore(_: Optimizer) -> None:
-            checkpoint.restore_state(self.param_groups, self.state, loaded)
-            checkpoint.put_back(self.param_groups, self._spaces, self.state, arrived)
+            checkpoint.restore(self.param_groups, before, self.state, loaded)
+            checkpoint.undo_landings(self._spaces, self.state, landed)
             self._reset_caches()
 
         # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
-        before = self.register_load_state_dict_pre_hook(check)
-        after = self.register_load_state_dict_post_hook(restore, prepend=True)
+        first = self.register_load_state_dict_pre_hook(check)
+        last = self.register_load_state_dict_post_hook(restore, prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
-            before.remove()
-            after.remove()
+            first.remove()
+            last.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle_edits()
-        own = {"_spaces": self._spaces, "_default_space": self._default_space, "_landings": None}
-        return {**super().__getstate__(), **own, "guard_gradients": self.guard_gradients}
+        kept = {name: self.__dict__[name] for name in ("_spaces", "_default_space", "guard_gradients") if name in self.__dict__}
+        return {**super().__getstate__(), **kept, "_landings": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

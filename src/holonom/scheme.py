@@ -65,7 +65,7 @@ class Scheme:
     word: str
     program: tuple[Op, ...]
 
-    @property
+    @cached_property
     def overdamped(self) -> bool:
         return self.word in OVERDAMPED
 
@@ -73,11 +73,6 @@ class Scheme:
     def tail(self) -> tuple[Op, ...]:
         """What is owed between two steps: paid by the next step or by ``synchronize()``."""
         return tuple(Op(op.letter, tail=op.tail) for op in self.program if op.tail)
-
-    @cached_property
-    def head(self) -> tuple[Op, ...]:
-        """The program of a step that owes nothing: the first, or one after ``synchronize()``."""
-        return tuple(Op(op.letter, head=op.head) for op in self.program if op.head)
 
     @cached_property
     def starts_owing(self) -> bool:
@@ -88,7 +83,7 @@ class Scheme:
         """
         return bool(self.tail) and not any(op.letter == "B" and op.head for op in self.program)
 
-    @property
+    @cached_property
     def thermostatted(self) -> bool:
         return "E" in self.word
 

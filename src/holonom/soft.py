@@ -1,34 +1,9 @@
-"""Soft baselines: penalties the papers compare hard constraints with. (Weight decay is an option of Langevin.)"""
+"""Deprecated: :mod:`holonom.penalties`."""
 
-from __future__ import annotations
+import warnings
 
-from collections.abc import Iterable
+from .penalties import orthogonal_penalty
 
-import torch
-from torch import Tensor, nn
+__all__ = ["orthogonal_penalty"]
 
-from .constraints import Orthogonal
-from .partitions import hidden, locate, weights
-
-
-def orthogonal_penalty(model: nn.Module | Iterable[Tensor], strength: float, layers: str = "hidden") -> Tensor:
-    """λ Σ ‖WᵀW − I‖²_F, to be added to the loss (paper Figs. 4 and 5).
-
-    W is the tall orientation. The papers penalise all but the first and last layer of a model
-    (``layers="hidden"``); ``"all"`` takes every weight of two or more dimensions, kernels as
-    (out, in·kh·kw). An iterable of matrices is taken as it is; of an ensemble it is the sum over replicas.
-    """
-    if layers not in ("hidden", "all"):
-        raise ValueError(f"layers must be 'hidden' or 'all', got {layers!r}")
-    if isinstance(model, nn.Module):
-        places = [place for place in locate(model) if weights(place) and (layers == "all" or hidden(place))]
-        matrices: list[Tensor] = [Orthogonal(place.view).view(place.parameter) for place in places]
-    else:
-        matrices = [Orthogonal("conv" if w.ndim > 2 else None).view(w) for w in model]
-    if not matrices:
-        raise ValueError("there is no weight to penalise; pass layers='all', or the matrices themselves")
-    total = torch.zeros((), device=matrices[0].device, dtype=matrices[0].dtype)
-    for q in matrices:
-        error = q.mT @ q - torch.eye(q.shape[-1], device=q.device, dtype=q.dtype)
-        total = total + error.square().sum()
-    return strength * total
+warnings.warn("holonom.soft is now holonom.penalties", DeprecationWarning, stacklevel=2)

@@ -2,8 +2,9 @@
 
 from .base import Constraint
 from .circle import Circle
+from .free import Free
 from .levelset import LevelSet
 from .orthogonal import Orthogonal
 from .sphere import Sphere
 
-__all__ = ["Circle", "Constraint", "LevelSet", "Orthogonal", "Sphere"]
+__all__ = ["Circle", "Constraint", "Free", "LevelSet", "Orthogonal", "Sphere"]

@@ -1,8 +1,7 @@
-"""What a space of weights must know: how to land on it, move along it and stay tangent to it.
+"""What a space of weights must know: how to reach it, move along it and stay tangent to it.
 
-A constraint never sees a scheme, a group or a rate. It gets a :class:`Phase`, lists of tensors
-whose trailing dimensions are the block and whose leading dimensions are batch, and changes it in
-place. The base class is flat space: no constraint at all.
+A constraint never sees a scheme, a group or a rate. Its verbs take one :class:`Phase` (one tensor, or a stacked batch
+whose trailing dimensions are the block) and change it in place.
 """
 
 from __future__ import annotations
@@ -14,29 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._step.integrate import Normals, Phase, Scalar, add_scaled_
 from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, add_scaled_, scaled
 
-MOMENTA = ("momentum", "spin", "chord")
 VIEWS = (None, "conv", "batch", "batch conv")
-
-
-class Phase(NamedTuple):
-    """A point of phase space: positions, momenta, and the same for the slack variables if there are any."""
-
-    q: Tensors
-    p: Tensors
-    slack: Tensors
-    slack_p: Tensors
-
-    @property
-    def momenta(self) -> Tensors:
-        return self.p + self.slack_p
-
-    @property
-    def ambient(self) -> Tensors:
-        """Everything an overdamped step adds noise to."""
-        return self.q + self.slack
+MOMENTA = ("momentum", "spin", "chord")
 
 
 class Landing(NamedTuple):
@@ -48,65 +29,49 @@ class Landing(NamedTuple):
     frozen: int = 0
 
 
-class Constraint:
-    """Flat space, and the interface of every other one.
+class Traits(NamedTuple):
+    """What backends need to know of a space.
 
-    ``slots`` names the state a slack variable and its momentum live in; ``stacks`` asks for tensors
-    of one shape to be handed over as one batch; ``fusible`` says that the arithmetic is element- or
-    row-wise, so that compiling it into one pass pays, and ``elementwise`` that shapes do not matter;
-    ``geodesic``, that ``drift_`` is exact, so that drifts add up. A residual above ``lost`` means that the
-    weights have left the manifold; ``has_initialiser``, that :mod:`holonom.init` can start on it.
+    rowwise: the arithmetic is element- or row-wise, so that compiling it into one pass over memory pays.
+    stacked: tensors of one shape are worked on as one batch.
+    geodesic: ``drift_`` is exact, so that drifts add up.
+    can_fail: a step may have no projection; it works on copies.
+    """
+
+    rowwise: bool = True
+    stacked: bool = False
+    geodesic: bool = True
+    can_fail: bool = False
+
+
+class Constraint:
+    """The interface of a space of weights.
+
+    ``slots`` names the state that a slack variable and its momentum live in. A residual above ``lost`` means that the
+    weights have left the manifold. ``has_initialiser``: :mod:`holonom.init` can start on it.
     """
 
     slots: tuple[str, ...] = ()
-    stacks = False
-    fusible = True
-    geodesic = True
+    traits = Traits()
     lost = 1e-2
     has_initialiser = True
 
-    @property
-    def elementwise(self) -> bool:
-        return True
-
-    @property
-    def constants(self) -> tuple[float, ...]:
-        """Numbers that become part of a compiled pass."""
-        return ()
-
-    @property
-    def loose(self) -> Constraint:
-        """The same space for the letters of a step.
-
-        Where ``drift_`` goes to the same point whatever the momentum's normal part is, they need not keep it tangent:
-        it may lean until somebody looks at it (:meth:`tangent`).
-        """
-        return self
-
-    @property
-    def rounded(self) -> Constraint:
-        """The same space for positions that are rounded to half precision behind every step."""
-        return self
-
-    @property
-    def leans(self) -> bool:
-        """Whether steps leave momenta that are not tangent."""
-        return self.loose is not self
-
-    def tangent(self, phase: Phase) -> Tensors:
-        """The momenta; of those that may lean, copies that do not."""
-        if not self.leans:
-            return phase.momenta
-        momenta = [m.clone() for m in phase.momenta]
-        self.project_(phase, momenta)
-        return momenta
+    # ── tensors and blocks ───────────────────────────────────────────────────────────────────────
 
     def view(self, q: Tensor) -> Tensor:
         """The tensor as (…, *block); always a view, never a copy."""
         return q
 
+    def radius_of(self, q: Tensor) -> Scalar | None:
+        """The radius of every block of a tensor, so that it broadcasts against the blocks; None if there is none."""
+        return None
+
+    def in_half_precision(self) -> Constraint:
+        """The same space for positions that are rounded to half precision after every step."""
+        return self
+
     def momentum_name(self, q: Tensor) -> str:
-        """The state a parameter's momentum lives in, by the coordinates it is kept in; one of :data:`MOMENTA`."""
+        """The state a parameter's momentum lives in, by its coordinates; one of :data:`MOMENTA`."""
         return "momentum"
 
     def check(self, q: Tensor, name: str) -> None:
@@ -116,56 +81,62 @@ class Constraint:
         """Move ``q`` to the nearest point of the manifold."""
         return Landing(0, 1, 0.0)
 
-    def slack(self, q: Tensor) -> tuple[Tensor, ...]:
+    def lift(self, q: Tensor) -> tuple[Tensor, ...]:
         """Values of the slots that put ``q`` (already landed) on the manifold."""
         return ()
-
-    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        """B: p −= h·Π(q)·∇L."""
-        add_scaled_(phase.p, force, -h)
-
-    def project_(self, phase: Phase, momenta: Tensors) -> None:
-        """Π(q): any momentum → the cotangent space at q."""
-
-    def drift_(self, phase: Phase, h: Scalar) -> None:
-        """A: follow the geodesic with velocity p for a time h."""
-        add_scaled_(phase.q, phase.p, h)
-
-    def settle_(self, phase: Phase, step: int) -> None:
-        """After the last letter of a step: write what the user sees, remove rounding.
-
-        ``step`` counts the group's steps, for work that is needed only now and then.
-        """
-
-    def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
-        """L: q ← the manifold's point for q − h·force + amplitude·noise."""
-        step = scaled(force, -h) + [torch.zeros_like(x) for x in phase.slack]
-        if noise:
-            add_scaled_(step, noise, amplitude)
-        self.euler_(phase, step)
-
-    def euler_(self, phase: Phase, step: Tensors) -> None:
-        """q ← the manifold's point for q + step, where ``step`` matches ``phase.ambient``."""
-        add_scaled_(phase.q, step, 1.0)
-
-    def residual(self, phase: Phase) -> Tensor:
-        """The largest violation of the constraint."""
-        return torch.zeros((), device=phase.q[0].device)
-
-    def holds(self, phase: Phase, precision: torch.dtype) -> bool:
-        """Whether positions and slack belong together, as far as positions of this precision can tell."""
-        return bool(self.residual(phase) <= 32 * torch.finfo(phase.q[0].dtype).eps + rounded(phase, precision, 4))
-
-    def cotangency(self, phase: Phase) -> Tensor:
-        """The largest violation of ∇g·p = 0."""
-        return torch.zeros((), device=phase.q[0].device)
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         """Dimension of the manifold: parameters and slack variables minus constraints."""
         return q.numel()
 
-    def __repr__(self) -> str:
-        return "Free()"
+    # ── what letters do ──────────────────────────────────────────────────────────────────────────
+
+    def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
+        """Π(q) of a letter's noise. A normal part that ``drift_`` removes anyway may stay."""
+
+    def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
+        """B: p −= h·Π(q)·∇L."""
+        assert x.p is not None
+        add_scaled_(x.p, force, -h)
+
+    def drift_(self, x: Phase, h: Scalar) -> object:
+        """A: follow the geodesic with velocity p for a time h. What is returned is given to :meth:`finish_`."""
+        raise NotImplementedError
+
+    def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> object:
+        """L: q ← the manifold's point for q − h·force + size·normals. Returns a hint as :meth:`drift_` does."""
+        step = add_scaled_(torch.zeros_like(force), force, -h)
+        slack_step = None if x.slack is None else torch.zeros_like(x.slack)
+        if normals is not None:
+            add_scaled_(step, normals[0], size)
+            if slack_step is not None:
+                add_scaled_(slack_step, normals[1], size)
+        return self.retract_(x, step, slack_step)
+
+    def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> object:
+        """q ← the manifold's point for q + step. Returns a hint as :meth:`drift_` does."""
+        raise NotImplementedError
+
+    def finish_(self, x: Phase, hint: object, polish: bool) -> None:
+        """After the last letter of a step: write what the user sees; ``polish``: also remove accumulated rounding."""
+
+    # ── diagnostics ──────────────────────────────────────────────────────────────────────────────
+
+    def tangent(self, x: Phase) -> list[Tensor]:
+        """The momenta, or copies without the normal part that letters may leave."""
+        return x.momenta
+
+    def residual(self, x: Phase) -> Tensor:
+        """The largest violation of the constraint."""
+        return torch.zeros((), device=x.q.device)
+
+    def holds(self, x: Phase, precision: torch.dtype) -> bool:
+        """Whether position and slack agree, as far as a position of this precision can tell."""
+        return bool(self.residual(x) <= 32 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4))
+
+    def cotangency(self, x: Phase) -> Tensor:
+        """The largest violation of ∇g·p = 0."""
+        return torch.zeros((), device=x.q.device)
 
 
 def as_matrix(q: Tensor, view: str | None) -> Tensor:
@@ -178,7 +149,7 @@ def as_matrix(q: Tensor, view: str | None) -> Tensor:
 
 
 def check_view(q: Tensor, name: str, view: str | None, space: str) -> None:
-    """A tensor of more than two dimensions is never guessed at."""
+    """A tensor of more than two dimensions needs a view; none is guessed."""
     if q.ndim > 2 and view is None:
         raise ConstraintError(
             f"{space} on {name} of shape {tuple(q.shape)}: say how to read more than two dimensions: "
@@ -205,9 +176,9 @@ def check_radius(radius: Scalar, space: str) -> None:
         raise ConstraintError(f"{space}: every radius must be positive and finite, got {radius}")
 
 
-def rounded(phase: Phase, precision: torch.dtype, times: float) -> float:
-    """So many roundings to a precision that is less than what the phase is computed in, else 0."""
-    return times * torch.finfo(precision).eps if precision != phase.q[0].dtype else 0.0
+def rounding(x: Phase, precision: torch.dtype, times: float) -> float:
+    """So many roundings to a precision below that of the phase, else 0."""
+    return times * torch.finfo(precision).eps if precision != x.q.dtype else 0.0
 
 
 def inset(margin: float, dtype: torch.dtype) -> float:
@@ -215,20 +186,9 @@ def inset(margin: float, dtype: torch.dtype) -> float:
     return max(margin, 2 * torch.finfo(dtype).eps)
 
 
-def exact(q: Tensor) -> Tensor:
-    """In the precision that slack variables are kept in."""
+def widened(q: Tensor) -> Tensor:
+    """In the precision of the state: float32 for half precision."""
     return q.float() if q.dtype.itemsize < 4 else q
-
-
-Copies = dict[tuple[torch.device, torch.dtype], Tensor]
-
-
-def on(value: Tensor, like: Tensor, copies: Copies) -> Tensor:
-    """A tensor where and as ``like`` is, copied there once: a copy from the host would stall a device at every step."""
-    key = (like.device, like.dtype)
-    if key not in copies:
-        copies[key] = value.to(*key)
-    return copies[key]
 
 
 def describe(value: object) -> str:

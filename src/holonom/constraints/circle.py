@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from .._step.integrate import Phase, Scalar, add_scaled_
 from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, add_product_, add_scaled_, copy_
-from ..trigonometry import cosines, sines, turns
-from .base import Constraint, Copies, Landing, Phase, check_radius, describe, exact, inset, on, rounded
+from .base import Constraint, Landing, check_radius, describe, inset, rounding, widened
+
+TURN = 2 * math.pi
 
 
 class Circle(Constraint):
@@ -35,21 +36,12 @@ class Circle(Constraint):
 
     slots = ("turns",)
 
-    @property
-    def elementwise(self) -> bool:
-        return not isinstance(self.radius, Tensor)
-
     def __init__(self, radius: Scalar, margin: float = 1e-3) -> None:
         check_radius(radius, "Circle")
         if not 0 < margin < 1:
             raise ConstraintError(f"Circle: margin must lie between 0 and 1, got {margin}")
         self.radius = radius if isinstance(radius, Tensor) else float(radius)
-        self._copies: Copies = {}
         self.margin = margin
-
-    @property
-    def constants(self) -> tuple[float, ...]:
-        return () if isinstance(self.radius, Tensor) else (self.radius,)
 
     def __repr__(self) -> str:
         return f"Circle(radius={describe(self.radius)}, margin={self.margin!r})"
@@ -64,65 +56,56 @@ class Circle(Constraint):
                     f"to the parameter's {tuple(q.shape)}"
                 ) from None
 
-    def _r(self, like: Tensor) -> Scalar:
-        return on(self.radius, like, self._copies) if isinstance(self.radius, Tensor) else self.radius
+    def radius_of(self, q: Tensor) -> Scalar:
+        return self.radius.to(q) if isinstance(self.radius, Tensor) else self.radius
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        # As slack() will see it: a ratio that rounds to 1 is at the rim.
-        ratio = (exact(q) / self._r(exact(q))).abs()
+        # As lift() will see it: a ratio that rounds to 1 is at the rim.
+        exact = widened(q)
+        ratio = (exact / self.radius_of(exact)).abs()
         outside = ratio >= 1 - 4 * torch.finfo(ratio.dtype).eps
-        landed = torch.where(outside, torch.sign(q) * (self._r(q) * (1 - inset(self.margin, q.dtype))), q)
+        landed = torch.where(outside, torch.sign(q) * (self.radius_of(q) * (1 - inset(self.margin, q.dtype))), q)
         distance = (landed - q).abs().max().item() if q.numel() else 0.0
         q.copy_(landed)
         return Landing(int(outside.sum()), q.numel(), distance)
 
-    def slack(self, q: Tensor) -> tuple[Tensor, ...]:
-        return (torch.asin(q / self._r(q)) / (2 * math.pi),)
+    def lift(self, q: Tensor) -> tuple[Tensor, ...]:
+        return (torch.asin(q / self.radius_of(q)) / TURN,)
 
-    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        add_product_(phase.p, cosines(phase.slack), force, -h)
+    def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
+        """The momentum is a coordinate along the circle: all of it is tangent."""
 
-    def drift_(self, phase: Phase, h: Scalar) -> None:
-        if isinstance(self.radius, Tensor):
-            for u, v in zip(phase.slack, phase.p, strict=True):
-                add_scaled_([u], [v / self._r(u)], h / (2 * math.pi))
+    def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
+        assert x.p is not None
+        assert x.slack is not None
+        add_scaled_(x.p, torch.mul(x.slack, TURN).cos_().mul_(force), -h)
+
+    def drift_(self, x: Phase, h: Scalar) -> None:
+        assert x.p is not None
+        assert x.slack is not None
+        assert x.radius is not None
+        if isinstance(x.radius, Tensor):
+            add_scaled_(x.slack, x.p / x.radius, h / TURN)
         else:
-            add_scaled_(phase.slack, phase.p, h * (1 / (2 * math.pi * self.radius)))
+            add_scaled_(x.slack, x.p, h / (TURN * x.radius))
 
-    def settle_(self, phase: Phase, step: int) -> None:
-        # Whole turns leave θ alone but cost the angle its last bits.
-        if torch.compiler.is_compiling():  # the multi-tensor round would split the pass
-            for u in phase.slack:
-                u.sub_(torch.round(u))
-        else:
-            torch._foreach_sub_(phase.slack, torch._foreach_round(phase.slack))
-        if isinstance(self.radius, Tensor):
-            copy_(phase.q, [x.mul_(self._r(x)) for x in sines(phase.slack)])
-        else:
-            copy_(phase.q, sines(phase.slack, self.radius))
+    def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> None:
+        assert x.slack is not None
+        angle = x.slack * TURN
+        x.slack.copy_(torch.atan2(step.add_(angle.sin() * x.radius), angle.cos_().mul_(x.radius).add_(slack_step)))
+        x.slack.div_(TURN)
 
-    def euler_(self, phase: Phase, step: Tensors) -> None:
-        count = len(phase.q)
-        angles = zip(phase.slack, sines(phase.slack), cosines(phase.slack), step[:count], step[count:], strict=True)
-        for u, sine, cosine, theta, xi in angles:
-            r = self._r(u)
-            u.copy_(turns(r * sine + theta, r * cosine + xi))
+    def finish_(self, x: Phase, hint: object, polish: bool) -> None:
+        assert x.slack is not None
+        x.slack.sub_(torch.round(x.slack))  # whole turns would cost the angle its last bits
+        x.q.copy_(x.slack).mul_(TURN).sin_().mul_(x.radius)
 
-    def residual(self, phase: Phase) -> Tensor:
-        worst = []
-        for q, u in zip(phase.q, phase.slack, strict=True):
-            theta = (q / self._r(q)).to(u.dtype)
-            worst.append((theta.square() + torch.cos(2 * math.pi * u).square() - 1).abs().max())
-        return torch.stack(worst).max()
+    def residual(self, x: Phase) -> Tensor:
+        assert x.slack is not None
+        return ((x.q / x.radius).square() + torch.cos(TURN * x.slack).square() - 1).abs().max()
 
-    def holds(self, phase: Phase, precision: torch.dtype) -> bool:
-        pairs = zip(phase.q, phase.slack, strict=True)
-        own, half = torch.finfo(phase.q[0].dtype).eps, rounded(phase, precision, 1)
-        for q, u in pairs:
-            sine = torch.sin(2 * math.pi * u)
-            if not bool((((q / self._r(q)).to(u.dtype) - sine).abs() <= 4 * own + half * sine.abs()).all()):
-                return False
-        return True
-
-    def degrees_of_freedom(self, q: Tensor) -> int:
-        return q.numel()  # θ and ξ, less one constraint each
+    def holds(self, x: Phase, precision: torch.dtype) -> bool:
+        assert x.slack is not None
+        sine = torch.sin(TURN * x.slack)
+        allowed = 4 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 1) * sine.abs()
+        return bool(((x.q / x.radius - sine).abs() <= allowed).all())

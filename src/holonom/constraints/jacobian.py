@@ -24,8 +24,8 @@ def linearised(c: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    """a⁻¹b; on a device without asking whether a was singular, which would stall it."""
-    solution: Tensor = torch.linalg.solve_ex(a, b)[0] if a.is_cuda else torch.linalg.solve(a, b)
+    """a⁻¹b; on a device without the check for a singular a, which would stall it."""
+    solution: Tensor = torch.linalg.solve_ex(a, b)[0] if a.device.type != "cpu" else torch.linalg.solve(a, b)
     return solution
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from .._step.integrate import Phase, Scalar, add_scaled_, over
 from ..errors import ConstraintError, ProjectionError
-from ..lists import Scalar, Tensors, divided, spread
-from .base import Constraint, Landing, Phase, exact, inset
+from .base import Constraint, Landing, Traits, inset, widened
 from .jacobian import are_dependent, linearised, solve, tangent
 
 _MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: what lands lands at g = −margin
-_MOST_ITERATIONS = 200
-_ITERATIONS_WITHOUT_SYNC = 12
+MAX_ITERATIONS = 200
+DEVICE_ITERATIONS = 12
 
 
 class LevelSet(Constraint):
@@ -42,10 +42,8 @@ class LevelSet(Constraint):
         name: what to call the function in checkpoints and messages.
     """
 
-    fusible = False
+    traits = Traits(rowwise=False, geodesic=False, can_fail=True)
     has_initialiser = False
-    geodesic = False
-    elementwise = False
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class LevelSet(Constraint):
         """One block, in the precision that steps are computed in."""
         batch, shape = q.shape[: self.batch_dims], q.shape[self.batch_dims :]
         block = q.detach()[(0,) * self.batch_dims] if batch.numel() else q.new_zeros(shape)
-        return exact(block)
+        return widened(block)
 
     # ── vectors ───────────────────────────────────────────────────────────────────────────────
     # A batch of blocks is handled as x: (B, d) or, with slack, (B, d + m).
@@ -143,7 +141,7 @@ class LevelSet(Constraint):
                     f"weights; start closer to the manifold ({error})"
                 ) from error
             self._unflatten_(x.to(q.dtype), q, None)
-        full = self._flat(q, self.slack(q)[0] if self.has_slack else None).to(precision)
+        full = self._flat(q, self.lift(q)[0] if self.has_slack else None).to(precision)
         self._refuse_dependent(self._jacobian(q)(full), name)
         distance = (x - start).norm(dim=1)
         return Landing(int(outside.sum()), outside.numel(), (distance * outside).max().item())
@@ -185,48 +183,41 @@ class LevelSet(Constraint):
             active = active | again
         return x
 
-    def slack(self, q: Tensor) -> tuple[Tensor, ...]:
+    def lift(self, q: Tensor) -> tuple[Tensor, ...]:
         if not self.has_slack:
             return ()
         value = vmap(lambda x: self.g(x.reshape(q.shape[self.batch_dims :])).reshape(-1))(self._flat(q, None))
         xi = (-value).clamp_min(0).sqrt()
         return xi, torch.zeros_like(xi)
 
-    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        for p, f in zip(phase.p, force, strict=True):
-            p.sub_(f * (spread(h, f) if isinstance(h, Tensor) else h))
-        self.project_(phase, phase.momenta)
+    def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
+        j = self._jacobian(x.q)(self._flat(x.q, x.slack))
+        self._unflatten_(tangent(j, self._flat(p, slack_p)), p, slack_p)
 
-    def project_(self, phase: Phase, momenta: Tensors) -> None:
-        for q, xi, p, p_xi in self._blocks(phase, momenta):
-            x, pi = self._flat(q, xi), self._flat(p, p_xi)
-            self._unflatten_(tangent(self._jacobian(q)(x), pi), p, p_xi)
+    def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
+        assert x.p is not None
+        add_scaled_(x.p, force, -h)
+        self.project_(x, x.p, x.slack_p)
 
-    def drift_(self, phase: Phase, h: Scalar) -> None:
-        for q, xi, p, p_xi in self._blocks(phase, phase.momenta):
-            x, pi = self._flat(q, xi), self._flat(p, p_xi)
-            time = spread(h, x) if isinstance(h, Tensor) and h.ndim else h
-            j = self._jacobian(q)(x)
-            moved, multiplier = self._along(q, x + time * pi, j)
-            pi = pi - divided((j.mT @ multiplier)[:, :, 0], time)
-            self._unflatten_(moved, q, xi)
-            self._unflatten_(tangent(self._jacobian(q)(moved), pi), p, p_xi)
+    def drift_(self, x: Phase, h: Scalar) -> None:
+        assert x.p is not None
+        start, pi = self._flat(x.q, x.slack), self._flat(x.p, x.slack_p)
+        time = over(h, start)
+        j = self._jacobian(x.q)(start)
+        moved, multiplier = self._along(x.q, start + time * pi, j)
+        normal = (j.mT @ multiplier)[:, :, 0]
+        pi = pi - (torch.where(time == 0, 0.0, normal / time) if isinstance(time, Tensor) else normal / time)
+        self._unflatten_(moved, x.q, x.slack)
+        self._unflatten_(tangent(self._jacobian(x.q)(moved), pi), x.p, x.slack_p)
 
-    def euler_(self, phase: Phase, step: Tensors) -> None:
-        moved_phase = Phase(phase.q, step[: len(phase.q)], phase.slack, step[len(phase.q) :])
-        for q, xi, z, z_xi in self._blocks(moved_phase, step):
-            x = self._flat(q, xi)
-            target = x + self._flat(z, z_xi)
-            if self.direction == "old":
-                x, _ = self._along(q, target, self._jacobian(q)(x))
-            else:
-                x = self._nearest(q, target)
-            self._unflatten_(x, q, xi)
-
-    def _blocks(self, phase: Phase, momenta: Tensors) -> list[tuple[Tensor, Tensor | None, Tensor, Tensor | None]]:
-        n = len(phase.q)
-        none: Sequence[Tensor | None] = [None] * n
-        return list(zip(phase.q, phase.slack or none, momenta[:n], momenta[n:] or none, strict=True))
+    def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> None:
+        start = self._flat(x.q, x.slack)
+        target = start + self._flat(step, slack_step)
+        if self.direction == "old":
+            moved, _ = self._along(x.q, target, self._jacobian(x.q)(start))
+        else:
+            moved = self._nearest(x.q, target)
+        self._unflatten_(moved, x.q, x.slack)
 
     def _along(self, q: Tensor, target: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
         """Newton for λ: x' = target − Jᵀλ with c(x') = 0 (4.41)."""
@@ -282,13 +273,13 @@ class LevelSet(Constraint):
         return x
 
     def _converge(self, iterate: Callable[[], Tensor], q: Tensor) -> None:
-        if q.is_cuda:  # asking for the error would stall the device
-            for _ in range(_ITERATIONS_WITHOUT_SYNC):
+        if q.device.type != "cpu":  # reading the error would stall the device
+            for _ in range(DEVICE_ITERATIONS):
                 iterate()
             return
         smallest = float("inf")
         since = 0
-        for _ in range(_MOST_ITERATIONS):
+        for _ in range(MAX_ITERATIONS):
             try:
                 change = float(iterate())
             except LinAlgError:
@@ -308,16 +299,13 @@ class LevelSet(Constraint):
 
     # ── diagnostics ───────────────────────────────────────────────────────────────────────────
 
-    def residual(self, phase: Phase) -> Tensor:
-        slacks: Sequence[Tensor | None] = phase.slack or [None] * len(phase.q)
-        worst = [self._value(q)(self._flat(q, xi)).abs().max() for q, xi in zip(phase.q, slacks, strict=True)]
-        return torch.stack(worst).max()
+    def residual(self, x: Phase) -> Tensor:
+        return self._value(x.q)(self._flat(x.q, x.slack)).abs().max()
 
-    def cotangency(self, phase: Phase) -> Tensor:
-        worst = []
-        for q, xi, p, p_xi in self._blocks(phase, phase.momenta):
-            worst.append((self._jacobian(q)(self._flat(q, xi)) @ self._flat(p, p_xi)[:, :, None]).abs().max())
-        return torch.stack(worst).max()
+    def cotangency(self, x: Phase) -> Tensor:
+        assert x.p is not None
+        j = self._jacobian(x.q)(self._flat(x.q, x.slack))
+        return (j @ self._flat(x.p, x.slack_p)[:, :, None]).abs().max()
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         if self.has_slack:

@@ -7,22 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from .._step.integrate import Phase, Scalar, add_scaled_, over
 from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, computed_once, spread
-from .base import (
-    VIEWS,
-    Constraint,
-    Copies,
-    Landing,
-    Phase,
-    as_matrix,
-    check_radius,
-    check_view,
-    describe,
-    exact,
-    inset,
-    on,
-)
+from .base import VIEWS, Constraint, Landing, as_matrix, check_radius, check_view, describe, inset, widened
 
 
 class Sphere(Constraint):
@@ -44,8 +31,6 @@ class Sphere(Constraint):
         margin: at ‖w‖ = r the tangent along w is pure slack; rows at or beyond r land at r(1 − margin).
     """
 
-    elementwise = False
-
     def __init__(self, radius: Scalar = 1.0, slack: bool = True, view: str | None = None, margin: float = 1e-3) -> None:
         check_radius(radius, "Sphere")
         if view not in VIEWS:
@@ -53,15 +38,10 @@ class Sphere(Constraint):
         if not 0 < margin < 1:
             raise ConstraintError(f"Sphere: margin must lie between 0 and 1, got {margin}")
         self.radius = radius if isinstance(radius, Tensor) else float(radius)
-        self._copies: Copies = {}
         self.has_slack = slack
         self.block_view = view
         self.margin = margin
         self.slots = ("slack", "slack_momentum") if slack else ()
-
-    @property
-    def constants(self) -> tuple[float, ...]:
-        return () if isinstance(self.radius, Tensor) else (self.radius,)
 
     def __repr__(self) -> str:
         options = f"slack={self.has_slack}, view={self.block_view!r}, margin={self.margin!r}"
@@ -81,19 +61,22 @@ class Sphere(Constraint):
                 f"give one radius per row, or a single one"
             )
 
-    def _r(self, like: Tensor) -> Scalar:
+    def radius_of(self, q: Tensor) -> Scalar:
         if not isinstance(self.radius, Tensor):
             return self.radius
-        return spread(on(self.radius, like, self._copies), like)
+        radius = self.radius.to(q)
+        return radius.reshape(radius.shape + (1,) * (self.view(q).ndim - radius.ndim)) if radius.ndim else radius
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True)
-        r = self._r(q)
+        rows = self.view(q)
+        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        r = self.radius_of(q)
         if self.has_slack:
-            # As slack() will see it: a row whose slack rounds to nothing is at the rim.
-            x = exact(q)
-            square = self._r(x) ** 2 * torch.ones_like(norm, dtype=x.dtype)
-            off = square - x.square().sum(-1, keepdim=True) <= 8 * torch.finfo(x.dtype).eps * square
+            # As lift() will see it: a row whose slack rounds to nothing is at the rim.
+            exact = widened(q)
+            square = self.radius_of(exact) ** 2 * torch.ones_like(norm, dtype=exact.dtype)
+            squares = self.view(exact).square().sum(-1, keepdim=True)
+            off = square - squares <= 8 * torch.finfo(exact.dtype).eps * square
             target = r * (1 - inset(self.margin, q.dtype)) * torch.ones_like(norm)
             shift = (target - norm).abs()
         else:
@@ -104,83 +87,69 @@ class Sphere(Constraint):
                 )
             shift = (target - norm).abs()
             off = shift > 4 * torch.finfo(q.dtype).eps * target
-        q.mul_(torch.where(off, target / norm, torch.ones_like(norm)))
+        rows.mul_(torch.where(off, target / norm, torch.ones_like(norm)))
         return Landing(int(off.sum()), norm.numel(), (shift * off).max().item() if q.numel() else 0.0)
 
-    def slack(self, q: Tensor) -> tuple[Tensor, ...]:
+    def lift(self, q: Tensor) -> tuple[Tensor, ...]:
         if not self.has_slack:
             return ()
-        xi = (self._r(q) ** 2 - q.square().sum(-1, keepdim=True)).clamp_min(0).sqrt()
+        xi = (self.radius_of(q) ** 2 - self.view(q).square().sum(-1, keepdim=True)).clamp_min(0).sqrt()
         return xi, torch.zeros_like(xi)
 
-    # Every method below reads a row with its slack as one vector; without slack the second part is absent.
-    # Each computes its row-wise dot products from what it was given and then writes once: fewer passes over
-    # memory, and a form that compiles into one.
+    # A row and its slack are one vector x = (w, ξ); without slack the second part is absent.
 
-    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        for x, m, f in zip(*self._vectors(phase, phase.momenta), force, strict=True):
-            time = spread(h, f) if isinstance(h, Tensor) else h
-            self._write_tangent_(x, m, [m[0] - f * time, *m[1:]])
+    def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
+        assert x.radius is not None
+        along = _dot(x.q, p, x.slack, slack_p).div_(x.radius**2)
+        p.addcmul_(x.q, along, value=-1)
+        if slack_p is not None:
+            slack_p.addcmul_(x.slack, along, value=-1)
 
-    def project_(self, phase: Phase, momenta: Tensors) -> None:
-        for x, m in zip(*self._vectors(phase, momenta), strict=True):
-            self._write_tangent_(x, m, m)
+    def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
+        assert x.p is not None
+        add_scaled_(x.p, force, -h)
+        self.project_(x, x.p, x.slack_p)
 
-    def _write_tangent_(self, x: Tensors, momentum: Tensors, value: Tensors) -> None:
-        """momentum ← Π value."""
-        along = _dot(x, value) / self._r(x[0]) ** 2
-        for part, new, target in zip(x, value, momentum, strict=True):
-            target.copy_(new - along * part)
+    def drift_(self, x: Phase, h: Scalar) -> None:
+        assert x.p is not None
+        assert x.radius is not None
+        h = over(h, x.q)
+        speed2 = _dot(x.p, x.p, x.slack_p, x.slack_p)
+        omega = speed2.sqrt() / x.radius
+        angle = omega * h
+        cos, sine = torch.cos(angle), torch.sinc(angle / math.pi) * h  # sine is sin(ωh)/ω
+        # The great circle keeps the norm; what rounding adds is divided out where the new row is written.
+        norm2 = cos.square() * _dot(x.q, x.q, x.slack, x.slack) + 2 * cos * sine * _dot(x.q, x.p, x.slack, x.slack_p)
+        scale = norm2.add_(sine.square().mul_(speed2)).rsqrt_().mul_(x.radius)
+        back = omega.square_().mul_(sine)
+        for part, momentum in ((x.q, x.p), (x.slack, x.slack_p)):
+            if part is not None and momentum is not None:
+                moved = torch.addcmul(part * (cos * scale), momentum, sine * scale)  # both before either is written
+                momentum.mul_(cos).addcmul_(part, back, value=-1)
+                part.copy_(moved)
 
-    def drift_(self, phase: Phase, h: Scalar) -> None:
-        for x, m in zip(*self._vectors(phase, phase.momenta), strict=True):
-            time = spread(h, x[0]) if isinstance(h, Tensor) else h
-            mm = _dot(m, m)
-            omega = mm.sqrt() / self._r(x[0])
-            cos, sin_over_omega = torch.cos(omega * time), time * torch.sinc(omega * time / math.pi)
-            # The great circle keeps the norm; what rounding adds is divided out where the new row is written.
-            norm2 = cos.square() * _dot(x, x) + 2 * cos * sin_over_omega * _dot(x, m) + sin_over_omega.square() * mm
-            scale = self._r(x[0]) * norm2.rsqrt()
-            along, across, back = cos * scale, sin_over_omega * scale, omega.square() * sin_over_omega
-            along, across, back, cos = computed_once([along, across, back, cos])
-            for part, momentum in zip(x, m, strict=True):
-                turned = part * along + momentum * across  # both before either is written
-                momentum.copy_(momentum * cos - part * back)
-                part.copy_(turned)
+    def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> None:
+        moved = step.add_(x.q)
+        slack = None if slack_step is None else slack_step.add_(x.slack)
+        scale = _dot(moved, moved, slack, slack).rsqrt_().mul_(x.radius)
+        x.q.copy_(moved.mul_(scale))
+        if x.slack is not None and slack is not None:
+            x.slack.copy_(slack.mul_(scale))
 
-    def euler_(self, phase: Phase, step: Tensors) -> None:
-        for x, z in zip(*self._vectors(phase, step), strict=True):
-            moved = [part + change for part, change in zip(x, z, strict=True)]
-            scale = self._r(x[0]) * _dot(moved, moved).rsqrt()
-            for part, new in zip(x, moved, strict=True):
-                part.copy_(new * scale)
+    def residual(self, x: Phase) -> Tensor:
+        assert x.radius is not None
+        return (_dot(x.q, x.q, x.slack, x.slack) / x.radius**2 - 1).abs().max()
 
-    def _vectors(self, phase: Phase, others: Tensors) -> tuple[list[Tensors], list[Tensors]]:
-        """Positions, and momenta or steps, as one list [row, slack] a parameter."""
-        count = len(phase.q)
-        return _pairs(phase.ambient, count), _pairs(others, count)
-
-    def residual(self, phase: Phase) -> Tensor:
-        worst = [(_dot(x, x) / self._r(x[0]) ** 2 - 1).abs().max() for x in _pairs(phase.ambient, len(phase.q))]
-        return torch.stack(worst).max()
-
-    def cotangency(self, phase: Phase) -> Tensor:
-        pairs = zip(*self._vectors(phase, phase.momenta), strict=True)
-        return torch.stack([(_dot(x, m) / self._r(x[0])).abs().max() for x, m in pairs]).max()
+    def cotangency(self, x: Phase) -> Tensor:
+        assert x.p is not None
+        return (_dot(x.q, x.p, x.slack, x.slack_p) / x.radius).abs().max()
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         rows = self.view(q).shape[:-1].numel()
         return q.numel() if self.has_slack else q.numel() - rows
 
 
-def _pairs(tensors: Tensors, count: int) -> list[Tensors]:
-    """[w₁, w₂, …, ξ₁, ξ₂, …] → [[w₁, ξ₁], [w₂, ξ₂], …]."""
-    return [tensors[i::count] for i in range(count)]
-
-
-def _dot(x: Tensors, y: Tensors) -> Tensor:
-    """Row-wise dot product over all parts, kept as a column."""
-    total = (x[0] * y[0]).sum(-1, keepdim=True)
-    for a, b in zip(x[1:], y[1:], strict=True):
-        total = total + a * b
-    return total
+def _dot(a: Tensor, b: Tensor, slack_a: Tensor | None, slack_b: Tensor | None) -> Tensor:
+    """Row-wise dot product, slack variables included, kept as a column."""
+    total = (a * b).sum(-1, keepdim=True)
+    return total if slack_a is None or slack_b is None else total.addcmul_(slack_a, slack_b)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cell import Cell, State
+from .._step.buckets import Bucket, State
+from .._step.integrate import over
+from ..constraints import Free
 from ..constraints.base import MOMENTA, Constraint
-from ..lists import spread
 from ..optimizer import Langevin
 
 
@@ -60,19 +61,19 @@ class Thermometer:
     def read(self) -> None:
         """Take one reading, with the gradients of the present positions in ``.grad``."""
         self.readings += 1
-        for group, space in zip(self.optimizer.param_groups, self.optimizer._spaces, strict=True):
+        for group in self.optimizer.param_groups:
             for p in group["params"]:
-                self._read_one(p, group, space)
+                self._read_one(p, group, self.optimizer._spaces[p])
 
     def _read_one(self, p: Tensor, group: dict[str, Any], space: Constraint) -> None:
         sums = self._sums.setdefault(p, {"target": 0.0, "kinetic": 0.0, "q": 0.0, "force": 0.0, "virial": 0.0})
         tau = group["temperature"]
         sums["target"] += float(tau.double().mean()) if isinstance(tau, Tensor) else tau
         sums["kinetic"] += _squared_momenta(p, space, self.optimizer.state)
-        if p.grad is not None and type(space) is Constraint:
+        if p.grad is not None and isinstance(space, Free):
             q, decay = p.double(), group["weight_decay"]
             force = p.grad.double() * (-1 if group["maximize"] else 1)
-            force = force + (spread(decay, q) if isinstance(decay, Tensor) else decay) * q
+            force = force + over(decay, q) * q
             sums["q"] = sums["q"] + q
             sums["force"] = sums["force"] + force
             sums["virial"] = sums["virial"] + q * force
@@ -84,9 +85,10 @@ class Thermometer:
         if not self.readings:
             raise ValueError("no reading was taken; call read() after backward()")
         rows = []
-        for group, space in zip(self.optimizer.param_groups, self.optimizer._spaces, strict=True):
+        spaces = self.optimizer._spaces
+        for group in self.optimizer.param_groups:
             names = group.get("param_names") or [str(i) for i in range(len(group["params"]))]
-            rows += [self._row(name, p, space) for name, p in zip(names, group["params"], strict=True)]
+            rows += [self._row(name, p, spaces[p]) for name, p in zip(names, group["params"], strict=True)]
         return rows
 
     def _row(self, name: str, p: Tensor, space: Constraint) -> Reading:
@@ -115,5 +117,5 @@ def equipartition(optimizer: Langevin) -> dict[str, float]:
 def _squared_momenta(p: Tensor, space: Constraint, state: dict[Tensor, State]) -> float:
     if not any(name in state[p] for name in MOMENTA):
         return torch.nan
-    cell = Cell(space, [p], ["a parameter"], [0])
-    return sum(float(x.double().square().sum()) for x in space.tangent(cell.widened(cell.phase(state))))
+    phase = Bucket(space, [p], [state[p]], ["a parameter"]).phases()[0]
+    return sum(float(x.double().square().sum()) for x in space.tangent(phase))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, PartitionError
-from ..groups import check_params
+from .._step.state import check_params
 from .due import DueOptimizer, RateError
 
 Group = dict[str, Any]

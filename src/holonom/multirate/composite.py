@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..lists import Tensors, add_scaled_
+from .._torch import add_scaled_, copy_
 from .clock import check_number, check_period
 from .optimizer import kick_
 
@@ -76,17 +76,20 @@ class Composite(Optimizer):
         moving = [p for p in everyone if p.grad is not None]
         at, every = group["clock"] % group["every"], group["every"]
         if at == 0:
-            torch._foreach_copy_(self._all("slow", everyone), everyone)
+            copy_(self._all("slow", everyone), everyone)
             self._kick_and_drift("slow_momentum", group, moving, self._all("slow", moving), every)
         self._kick_and_drift("momentum", group, moving, moving, 1)
         if at == every - 1:
-            torch._foreach_lerp_(everyone, self._all("slow", everyone), 0.5)
+            for p, slow in zip(everyone, self._all("slow", everyone), strict=True):
+                p.lerp_(slow, 0.5)
 
-    def _kick_and_drift(self, name: str, group: dict[str, Any], params: Tensors, copy: Tensors, steps: int) -> None:
+    def _kick_and_drift(
+        self, name: str, group: dict[str, Any], params: list[Tensor], copy: list[Tensor], steps: int
+    ) -> None:
         if params:
             momenta = self._all(name, params)
             kick_(momenta, group, params)
             add_scaled_(copy, momenta, -steps * group["lr"])
 
-    def _all(self, name: str, params: Tensors) -> Tensors:
+    def _all(self, name: str, params: list[Tensor]) -> list[Tensor]:
         return [self.state[p][name] for p in params]

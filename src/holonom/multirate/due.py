@@ -108,6 +108,6 @@ class DueOptimizer(Optimizer, ABC):
         if scale is not None:
             for group in self.param_groups:
                 gradients = [p.grad for p in group["params"] if p.grad is not None]
-                if gradients:
-                    torch._foreach_div_(gradients, scale.to(gradients[0].device))
+                for gradient in gradients:
+                    gradient.div_(scale.to(gradient.device))
         return False

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import engine, hyper
-from ..cell import Cell
+from .._step import run
+from .._step.buckets import State
+from .._step.letters import Numbers, plain
+from .._step.run import Work
 from ..errors import SchemeError
 from ..optimizer import Langevin
 from ..scheme import compile_word
@@ -66,53 +68,42 @@ class MultirateLangevin(Langevin, Clock):
 
     def _move(self, groups: list[Group]) -> None:
         chosen = {id(group) for group in groups}
-        moving: list[tuple[Group, list[Cell]]] = [
-            (group, self._moving_cells(group, cells))
-            for group, cells in zip(self.param_groups, self._all_cells(), strict=True)
-            if id(group) in chosen
-        ]
-        self._look_over(moving)
-        with self._guarded([cells for group, cells in moving if is_due(group)]):
-            for group, cells in moving:
-                advance(group, cells, self.state)
-        self._ledger.note(p for _, cells in moving for cell in cells for p in cell.params)
+        work = []
+        for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
+            if id(group) in chosen:
+                moving = {id(p) for p in self._moving(group)}
+                found = [b.select([id(p) in moving for p in b.params]) for b in buckets]
+                active = [b for b in found if b is not None]
+                gradients = [[p.grad for p in b.params] for b in active] if is_due(group) else None
+                work.append(Work(group, active, gradients))  # type: ignore[arg-type]
+        self._integrate(work, advance)
 
-    def _moving_cells(self, group: Group, cells: list[Cell]) -> list[Cell]:
-        moving = {id(p) for p in self._moving(group)}
-        kept = []
-        for cell in cells:
-            keep = [id(p) in moving for p in cell.params]
-            if any(keep):
-                kept.append(cell if all(keep) else cell.select(keep))
-        return kept
+    def upcoming(self) -> None:
+        """Parts of a slow word differ from step to step."""
 
 
-def advance(group: Group, cells: list[Cell], state: engine.StateMap) -> None:
+def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
     """One fast step of a group: its word, or the part of a slow word that belongs to this step."""
-    if group["every"] > 1:
-        run_part(group, cells, state)
-        cells = []  # engine.advance then only counts
-    engine.advance(group, cells, state)
+    if work.group["every"] == 1:
+        return run.advance(work, state, skip)
+    skip = run_part(work, state, skip)
+    run.count(work.group, state, skip)
+    return skip
 
 
-def run_part(group: Group, cells: list[Cell], state: engine.StateMap) -> None:
+def run_part(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
     """The part of a slow step, H = every·lr, that belongs to this fast one."""
-    every, drift = group["every"], group["drift"]
-    h = hyper.time_step(group) * every
-    if not cells or (isinstance(h, float) and h == 0.0):
-        return
-    scheme = compile_word(group["scheme"])
+    group = work.group
+    every, drift, scheme = group["every"], group["drift"], compile_word(group["scheme"])
+    h = plain(group["lr"]) * every
+    if not work.buckets or (isinstance(h, float) and h == 0.0):
+        return skip
     at = group["clock"] % every
     owed: Any = 0.0
     if at == 0:
-        owed = group["owed"]
-        if owed is None:
-            owed = h if scheme.starts_owing or group.get("starts_owing") else 0.0
-    program = scheme.program if engine.is_owed(owed) else scheme.head
-    if drift:
-        program = spread(program, every)[at]
-    # Between turns there is no gradient: nothing may be done to it, and a kernel compiled for one does not fit.
-    quiet = group if at == 0 else {**group, "weight_decay": 0.0, "maximize": False, "fuse": False}
-    engine.run(quiet, cells, state, program, h, owed)
+        owed = run.owed_at_start(group, h) if group["owed"] is None else group["owed"]
+    program = spread(scheme.program, every)[at] if drift else scheme.program
+    skip = run.run(work, state, program, Numbers.of(group, h, owed), skip)
     cycle_ends = at == every - 1 or not drift
-    group["owed"] = h if scheme.tail and cycle_ends else 0.0
+    group["owed"] = run.owed_next(owed, h if scheme.tail and cycle_ends else 0.0, skip)
+    return skip

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import hyper
-from ..lists import Tensors, add_scaled_, scale_
+from .._step.letters import plain
+from .._torch import add_scaled_, scale_
 from .clock import Clock, Group, check_covered, check_number, is_due
 
 
@@ -78,13 +78,13 @@ class Multirate(Clock):
             if is_due(group):
                 kick_(momenta, group, params)
             steps = 1 if group["drift"] else group["every"]
-            add_scaled_(params, momenta, -steps * hyper.time_step(group))
+            add_scaled_(params, momenta, -steps * plain(group["lr"]))
 
 
-def kick_(momenta: Tensors, group: Group, params: Tensors) -> None:
+def kick_(momenta: list[Tensor], group: Group, params: list[Tensor]) -> None:
     """p ← μp + (∇L + ωθ), rounded as torch.optim.SGD rounds it."""
     gradients = [p.grad for p in params if p.grad is not None]
     if group["weight_decay"]:
-        gradients = list(torch._foreach_add(gradients, params, alpha=group["weight_decay"]))
+        gradients = [g.add(p, alpha=group["weight_decay"]) for g, p in zip(gradients, params, strict=True)]
     scale_(momenta, group["momentum"])
     add_scaled_(momenta, gradients, 1.0)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..lists import Tensors, add_product_, add_scaled_
-from ..noise import mix
+from .._random import mix
+from .._torch import add_scaled_, copy_
 from .clock import Group, check_number
 from .due import DueOptimizer
 from .optimizer import kick_
@@ -60,7 +60,7 @@ class RandomSubsets(DueOptimizer):
         weight_decay: float = 0.0,
         seed: int | Tensor = 0,
     ) -> None:
-        self._subsets: dict[int, tuple[tuple[int, ...], Tensors]] = {}
+        self._subsets: dict[int, tuple[tuple[int, ...], list[Tensor]]] = {}
         defaults = {
             "lr": lr, "probability": probability, "steps_off": steps_off, "catch_up": catch_up, "momentum": momentum,
             "weight_decay": weight_decay, "seed": as_numbers(seed),
@@ -93,15 +93,16 @@ class RandomSubsets(DueOptimizer):
             for number, group in enumerate(self.param_groups):
                 if group["probability"] and not catches_up(group):
                     hidden += [(p, p.detach().clone()) for p in group["params"]]
-                    torch._foreach_mul_(group["params"], self._on(number, group))
+                    for p, on in zip(group["params"], self._on(number, group), strict=True):
+                        p.mul_(on)
         try:
             yield
         finally:
             if hidden:
                 with torch.no_grad():
-                    torch._foreach_copy_([p for p, _ in hidden], [value for _, value in hidden])
+                    copy_([p for p, _ in hidden], [value for _, value in hidden])
 
-    def _on(self, number: int, group: Group) -> Tensors:
+    def _on(self, number: int, group: Group) -> list[Tensor]:
         """This cycle's weights that stay on, as ones among zeros, in the same tensors for every cycle.
 
         Kept for the cycle; a resumed run draws them anew.
@@ -115,7 +116,7 @@ class RandomSubsets(DueOptimizer):
             ]
             kept = self._subsets.get(number, (key, []))[1]
             if kinds(kept) == kinds(drawn):
-                torch._foreach_copy_(kept, drawn)
+                copy_(kept, drawn)
                 drawn = kept
             self._subsets[number] = (key, drawn)
         return self._subsets[number][1]
@@ -128,19 +129,21 @@ class RandomSubsets(DueOptimizer):
                 self._move(group, [group["params"][i] for i in where], [on[i] for i in where] if on else [])
             group["clock"] += 1
 
-    def _move(self, group: Group, params: Tensors, on: Tensors) -> None:
+    def _move(self, group: Group, params: list[Tensor], on: list[Tensor]) -> None:
         momenta, lr, steps = [self.state[p]["momentum"] for p in params], group["lr"], group["steps_off"]
         if not on:
             kick_(momenta, group, params)
             add_scaled_(params, momenta, -lr)
         elif catches_up(group):
             kick_(momenta, group, params)
-            add_product_(params, momenta, [steps - (steps - 1) * x for x in on], -lr)
+            moves = [momentum * (steps - (steps - 1) * x) for momentum, x in zip(momenta, on, strict=True)]
+            add_scaled_(params, moves, -lr)
         else:
             kicked = [momentum.clone() for momentum in momenta]
             kick_(kicked, group, params)
-            torch._foreach_lerp_(momenta, kicked, on)  # what is off keeps its momentum
-            add_product_(params, momenta, on, -lr)
+            for momentum, new, x in zip(momenta, kicked, on, strict=True):
+                momentum.lerp_(new, x)  # what is off keeps its momentum
+            add_scaled_(params, [momentum * x for momentum, x in zip(momenta, on, strict=True)], -lr)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -156,7 +159,7 @@ def catches_up(group: Group) -> bool:
     return bool(group["catch_up"]) and group["clock"] % cycle(group) == group["steps_off"]
 
 
-def kinds(tensors: Tensors) -> list[tuple[Any, ...]]:
+def kinds(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
     return [(x.shape, x.dtype, x.device) for x in tensors]
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .._torch import add_scaled_, copy_
 from ..errors import CheckpointError
-from ..lists import add_scaled_
 from ..optimizer import Langevin
 from .clock import Clock, Group, check_covered, is_due
 
@@ -84,10 +84,11 @@ class MultirateWrapper(Clock):
             base.step()
         if before:
             velocities = [self.state[p]["velocity"] for p in params]
-            torch._foreach_copy_(velocities, params)
-            torch._foreach_sub_(velocities, before)
-            torch._foreach_div_(velocities, float(every))
-            torch._foreach_copy_(params, before)
+            copy_(velocities, params)
+            add_scaled_(velocities, before, -1.0)
+            for velocity in velocities:
+                velocity.div_(every)
+            copy_(params, before)
             add_scaled_(params, velocities, 1.0)
 
     def _drift(self, base: Optimizer) -> None:

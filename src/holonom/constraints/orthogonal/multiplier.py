@@ -1,4 +1,4 @@
-"""How far a step's projection leaves the tangent: the quasi-Newton iteration (4.55) in s × s matrices.
+"""The Lagrange multiplier of a step: the quasi-Newton iteration (4.55) in s × s matrices.
 
 A step Z from Q ends at Q' = Q + Z − QΛ with Q'ᵀQ' = I. Split QᵀZ = U + K into its symmetric and skew part; then
 QᵀQ' = I + K + D with D = U − Λ, and Q'ᵀQ' = I becomes
@@ -15,17 +15,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import ProjectionError
-from .products import largest_entry, longest_and_norm, plus_product, product_within
+from ...errors import ProjectionError
+from .matmul import largest_entry, longest_and_norm, plus_product, product_within
 
-_MOST_ITERATIONS = 300
-_ITERATIONS_WITHOUT_SYNC = 12
+MAX_ITERATIONS = 300
+DEVICE_ITERATIONS = 12
 
 
 def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: float) -> Tensor | None:
     """D for K and E, so that Q'ᵀQ' misses I by little more than ``tolerance``; None is 0, as for E."""
-    if skew.is_cuda:  # asking for the error would stall the device
-        return _without_asking(skew, excess, square)
+    if skew.device.type != "cpu":  # reading the error would stall the device
+        return _fixed_iterations(skew, excess, square)
     turn, rate = longest_and_norm(skew)
     squared = product_within(skew, skew, turn * turn, tolerance, symmetric=True)
     if squared is None and excess is None:
@@ -41,8 +41,8 @@ def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: floa
     d = start.sub(_quadratic(start, skew, square, first, tolerance), alpha=0.5)
     if first * share <= tolerance:
         return d
-    floor = torch.finfo(d.dtype).eps * (size + rate)  # rounding leaves this much whatever is asked for
-    for _ in range(_MOST_ITERATIONS):
+    floor = torch.finfo(d.dtype).eps * (size + rate)  # rounding leaves at least this much
+    for _ in range(MAX_ITERATIONS):
         correction = _violation(start, d, skew, square, first, tolerance)
         error = largest_entry(correction)
         if not error < 10:
@@ -57,10 +57,10 @@ def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: floa
     )
 
 
-def _without_asking(skew: Tensor, excess: Tensor | None, square: bool) -> Tensor:
+def _fixed_iterations(skew: Tensor, excess: Tensor | None, square: bool) -> Tensor:
     start = _start(torch.matmul(skew, skew), excess, skew.dtype)
     d = start
-    for _ in range(_ITERATIONS_WITHOUT_SYNC):
+    for _ in range(DEVICE_ITERATIONS):
         if square:
             d = plus_product(start, d, d, alpha=-0.5)
         else:

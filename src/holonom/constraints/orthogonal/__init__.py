@@ -8,12 +8,10 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import ConstraintError
-from ..lists import Scalar, Tensors, add_scaled_, divided, spread
-from .base import VIEWS, Constraint, Landing, Phase, as_matrix, check_view
-from .deviation import deviation
-from .multiply import product
-from .products import (
+from ..._step.integrate import Normals, Phase, Scalar, add_scaled_, over
+from ...errors import ConstraintError
+from ..base import VIEWS, Constraint, Landing, Traits, as_matrix, check_view, widened
+from .matmul import (
     exact_gram_error,
     gram,
     gram_error,
@@ -24,11 +22,10 @@ from .products import (
     skew_part,
     subtract_product_,
 )
-from .slide import rattle_, rattle_each_, slide_
+from .multiplier import deviation
+from .projection import divided, move_, rattle_, rattle_each_
 
-_POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step only get their turn, too
 _DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
-_ACROSS = 0.5  # of a gradient's columns, about, points off the manifold
 
 
 class Orthogonal(Constraint):
@@ -41,7 +38,7 @@ class Orthogonal(Constraint):
 
     where Z is the step that ignores the constraint. Q'ᵀQ' depends on Z only through the s × s
     matrices Y = QᵀZ and ZᵀZ, so the quasi-Newton iteration (4.55),
-    Λ ← Λ + ½(Q'ᵀQ' − I), runs on those (:mod:`.deviation`): tall products are needed to build them and to apply Λ,
+    Λ ← Λ + ½(Q'ᵀQ' − I), runs on those (:mod:`.multiplier`): tall products are needed to build them and to apply Λ,
     none in between.
 
     - Π:  P ← P − ½Q(PᵀQ + QᵀP)                                        (14), (4.15)
@@ -51,7 +48,7 @@ class Orthogonal(Constraint):
     Λ takes up whatever symmetric part QᵀZ has, so Q' does not depend on P's normal part, and no letter of a step needs
     Π. The state is ``chord``, the last drift's (Q' − Q)/h and what letters added to it since; the momentum is its
     tangent part, Π·chord, and :meth:`holonom.Langevin.synchronize` leaves just that. A short step takes
-    one symmetric product and one more (:mod:`.slide`).
+    one symmetric product and one more (:mod:`.projection`).
 
     A square weight has no directions but those it turns in. Its state is ``spin``, the skew matrix Ω = QᵀP, and
     noise is drawn in the weight's own frame, where it has the same law:
@@ -69,10 +66,7 @@ class Orthogonal(Constraint):
         tolerance: otherwise iterate until max|Q'ᵀQ' − I| stays below this (default: a few roundings).
     """
 
-    stacks = True
-    fusible = False
-    geodesic = False
-    elementwise = False
+    traits = Traits(rowwise=False, stacked=True, geodesic=False, can_fail=True)
 
     def __init__(self, view: str | None = None, iterations: int | None = None, tolerance: float | None = None) -> None:
         if view not in VIEWS:
@@ -90,26 +84,15 @@ class Orthogonal(Constraint):
             self.lost = 0.5
         elif tolerance is not None:
             self.lost = max(self.lost, 2 * tolerance)
-        self._tangent = True
-        self._rounded = False
-        self._put_right: set[int] | None = None  # during a step: the ids of weights whose last move was a short one
+        self._short_steps = True
 
     def __repr__(self) -> str:
         return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
 
-    @property
-    def loose(self) -> Constraint:
-        if self.iterations is not None or not self._tangent:  # unconverged, it matters where one starts
-            return self
+    def in_half_precision(self) -> Orthogonal:
+        """Rounding to half precision is an error that a short step would turn into momentum."""
         other = copy.copy(self)
-        other._tangent = False
-        other._put_right = set()
-        return other
-
-    @property
-    def rounded(self) -> Constraint:
-        other = copy.copy(self)
-        other._rounded = True
+        other._short_steps = False
         return other
 
     def momentum_name(self, q: Tensor) -> str:
@@ -130,6 +113,7 @@ class Orthogonal(Constraint):
         check_view(q, name, self.block_view, "Orthogonal")
 
     def land_(self, q: Tensor, name: str) -> Landing:
+        q = self.view(q)
         exact = q.double()
         u, sigma, vh = torch.linalg.svd(exact, full_matrices=False)
         if bool((sigma[..., -1] <= 1e-12 * sigma[..., 0]).any()):
@@ -145,105 +129,85 @@ class Orthogonal(Constraint):
         q.copy_(torch.where(moved[..., None, None], (u @ vh).to(q.dtype), q))
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
 
-    def kick_(self, phase: Phase, force: Tensors, h: Scalar) -> None:
-        if self._turns(phase.q[0]):  # tensors handed over together are of one shape
-            add_scaled_(phase.p, [skew_gram(q, g) for q, g in zip(phase.q, force, strict=True)], -h)
-        else:
-            add_scaled_(phase.p, force, -h)
-            self.project_(phase, phase.p)
+    def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
+        if self._turns(x.q):
+            p.copy_(skew_part(p))
+        elif self.iterations is not None:
+            _project_(x.q, p)
 
-    def project_(self, phase: Phase, momenta: Tensors) -> None:
-        for q, p in zip(phase.q, momenta, strict=True):
-            if self._turns(q):
-                p.copy_(skew_part(p))
-            elif self._tangent:
-                _project_(q, p)
-
-    def drift_(self, phase: Phase, h: Scalar) -> None:
-        for q, p in zip(phase.q, phase.p, strict=True):
-            time = spread(h, q) if isinstance(h, Tensor) else h
-            if self._turns(q):
-                self._turn_(q, time * p)
-                continue
-            if isinstance(time, Tensor) or time >= torch.finfo(q.dtype).tiny:  # P could not be divided by less
-                self._rattle_(q, p, time)
-            if self._tangent:
-                _project_(q, p)
-
-    def _rattle_(self, q: Tensor, p: Tensor, time: Scalar) -> None:
-        """Q' from Z = hP, and P̄ = (Q' − Q)/h, which leans off the tangent space at Q'."""
+    def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
+        assert x.p is not None
+        add_scaled_(x.p, skew_gram(x.q, force) if self._turns(x.q) else force, -h)
         if self.iterations is not None:
+            _project_(x.q, x.p)
+
+    def drift_(self, x: Phase, h: Scalar) -> bool:
+        """Returns whether the step was a short one, which leaves nothing to polish."""
+        q, p = x.q, x.p
+        assert p is not None
+        time = over(h, q)
+        if self._turns(q):
+            return self._turn_(q, time * p)
+        short = False
+        if isinstance(time, float) and time < torch.finfo(q.dtype).tiny:
+            pass  # P could not be divided by it
+        elif self.iterations is not None:
             start = q + time * p
             moved = self._iterate(q, start)
             p.add_(divided(moved - start, time))
             q.copy_(moved)
         elif isinstance(time, Tensor):
             rattle_each_(q, p, time, self._tolerance(q))
-            self._note(q, short=False)
         else:
-            self._note(q, rattle_(q, p, time, self._tolerance(q), may_be_short=not self._rounded))
+            short = rattle_(q, p, time, self._tolerance(q), may_be_short=self._short_steps)
+        if self.iterations is not None:
+            _project_(q, p)
+        return short
 
-    def descend_(self, phase: Phase, force: Tensors, h: Scalar, noise: Tensors, amplitude: Scalar) -> None:
-        if noise or isinstance(h, Tensor) or self.iterations is not None:
-            super().descend_(phase, force, h, noise, amplitude)
+    def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> object:
+        if normals is not None or isinstance(h, Tensor) or self.iterations is not None:
+            return super().descend_(x, force, h, normals, size)
+        return self._move_(x.q, force, -h)
+
+    def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> bool:
+        if self.iterations is None:
+            return self._move_(x.q, step, 1.0)
+        x.q.copy_(self._iterate(x.q, x.q + step))
+        return False
+
+    def finish_(self, x: Phase, hint: object, polish: bool) -> None:
+        """The multiplier trusts QᵀQ = I; a Newton–Schulz step now and then keeps rounding from accumulating."""
+        if not polish or hint or self.iterations is not None:
             return
-        for q, g in zip(phase.q, force, strict=True):
-            self._move_(q, g, -h)
-
-    def euler_(self, phase: Phase, step: Tensors) -> None:
-        for q, z in zip(phase.q, step, strict=True):
-            if self.iterations is not None:
-                q.copy_(self._iterate(q, q + z))
-            else:
-                self._move_(q, z, 1.0)
+        error = exact_gram_error(x.q)
+        size = longest_column(error) if x.q.device.type == "cpu" else math.inf
+        change = product_within(x.q, error, size, self._tolerance(x.q))
+        if change is not None:
+            x.q.sub_(change, alpha=0.5)
 
     def _turns(self, q: Tensor) -> bool:
         """Whether momenta are kept in the weight's own frame."""
         return self.iterations is None and _square(q)
 
-    def _move_(self, q: Tensor, z: Tensor, scale: float) -> None:
-        """Q ← Q + cZ − QΛ."""
+    def _move_(self, q: Tensor, z: Tensor, scale: float) -> bool:
+        """Q ← Q + cZ − QΛ. Returns whether the step was a short one."""
         if not _square(q):
-            short = slide_(q, z, scale, self._tolerance(q), _ACROSS)
-        else:
-            # Of a large matrix, that is half a product less than a turn takes.
-            may_be_short = is_blocked(q.shape) and not q.is_cuda
-            short = may_be_short and slide_(q, z, scale, self._tolerance(q), _ACROSS, only_short=True)
-            if not short:
-                self._turn_(q, skew_gram(q, z, scale))
-        self._note(q, short)
+            return move_(q, z, scale, self._tolerance(q))
+        # Of a large matrix, a short step takes half a product less than a turn.
+        if is_blocked(q) and move_(q, z, scale, self._tolerance(q), only_short=True):
+            return True
+        return self._turn_(q, skew_gram(q, z, scale))
 
-    def _note(self, q: Tensor, short: bool) -> None:
-        """A short step removes what earlier ones left, so that there is nothing to polish behind it."""
-        if self._put_right is None:
-            return
-        if short:
-            self._put_right.add(id(q))
-        else:
-            self._put_right.discard(id(q))
-
-    def _turn_(self, q: Tensor, skew: Tensor) -> None:
+    def _turn_(self, q: Tensor, skew: Tensor) -> bool:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
         d = deviation(skew, None, True, self._tolerance(q))
         # Not in one call: small products would be rounded at the size of Q after every term.
-        q.add_(product(q, skew if d is None else skew.add_(d)))
+        q.add_(torch.matmul(q, skew if d is None else skew.add_(d)))
+        return False
 
     def _tolerance(self, q: Tensor) -> float:
-        """Of one step: what several leave adds up until :meth:`settle_` removes it."""
+        """Of one step: what several leave adds up until :meth:`finish_` removes it."""
         return torch.finfo(q.dtype).eps / 8 if self.tolerance is None else self.tolerance / _DRIFTS_BETWEEN
-
-    def settle_(self, phase: Phase, step: int) -> None:
-        """The solve trusts QᵀQ = I; one Newton–Schulz step now and then keeps its rounding from walking away."""
-        if self.iterations is not None or step % _POLISH_EVERY:
-            return
-        for q in phase.q:
-            if self._put_right and id(q) in self._put_right:
-                continue
-            error = exact_gram_error(q)
-            size = torch.inf if q.is_cuda else longest_column(error)
-            change = product_within(q, error, size, self._tolerance(q))
-            if change is not None:
-                q.sub_(change, alpha=0.5)
 
     def _iterate(self, q: Tensor, start: Tensor) -> Tensor:
         """The papers' K quasi-Newton iterations, to the letter (4.55)."""
@@ -252,23 +216,28 @@ class Orthogonal(Constraint):
             moved = moved - torch.matmul(q, gram_error(moved) / 2)
         return moved
 
-    def residual(self, phase: Phase) -> Tensor:
-        blocks = [q.float() if q.dtype.itemsize < 4 else q for q in phase.q]
-        return torch.stack([exact_gram_error(q).abs().max() for q in blocks]).max()
+    def tangent(self, x: Phase) -> list[Tensor]:
+        if x.p is None or self.iterations is not None:
+            return x.momenta
+        p = skew_part(x.p) if self._turns(x.q) else x.p.clone()
+        if not self._turns(x.q):
+            _project_(x.q, p)
+        return [p]
 
-    def holds(self, phase: Phase, precision: torch.dtype) -> bool:
+    def residual(self, x: Phase) -> Tensor:
+        return exact_gram_error(widened(x.q)).abs().max()
+
+    def holds(self, x: Phase, precision: torch.dtype) -> bool:
         if self.iterations is not None:
-            return bool(self.residual(phase) < self.lost)
-        if super().holds(phase, precision):
+            return bool(self.residual(x) < self.lost)
+        if super().holds(x, precision):
             return True
-        return self.tolerance is not None and bool(self.residual(phase) <= 2 * self.tolerance)
+        return self.tolerance is not None and bool(self.residual(x) <= 2 * self.tolerance)
 
-    def cotangency(self, phase: Phase) -> Tensor:
-        worst = []
-        for q, p in zip(phase.q, self.tangent(phase), strict=True):
-            y = p if self._turns(q) else gram(q, p)
-            worst.append((y + y.mT).abs().max())
-        return torch.stack(worst).max()
+    def cotangency(self, x: Phase) -> Tensor:
+        p = self.tangent(x)[0]
+        y = p if self._turns(x.q) else gram(x.q, p)
+        return (y + y.mT).abs().max()
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         block = self.view(q)

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .constraints.base import Constraint
-from .flows import Physics
-from .scheme import OVERDAMPED, compile_word
+from ..constraints import Free
+from ..constraints.base import Constraint
+from ..scheme import OVERDAMPED, compile_word
+from .letters import plain
 
 # name → (symbol, whether infinity is allowed)
 _NOT_NEGATIVE = {
@@ -24,12 +25,12 @@ _NOT_NEGATIVE = {
     "driving_noise": ("σ_A", False),
     "weight_decay": ("λ", False),
 }
-written = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
+settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
 """What a scheduler or an assignment may change of a group."""
-_MOST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
+_LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
 
 
-def as_written(options: dict[str, Any]) -> dict[str, Any]:
+def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     """NumPy's numbers as Python's, which a checkpoint may hold."""
     plain_numbers = {name: float(x) for name in _NOT_NEGATIVE if isinstance(x := options.get(name), np.floating)}
     whole = {name: int(x) for name in (*_NOT_NEGATIVE, "seed") if isinstance(x := options.get(name), np.integer)}
@@ -38,11 +39,9 @@ def as_written(options: dict[str, Any]) -> dict[str, Any]:
 
 def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked."""
-    for name, most in _MOST.items():
-        value = group[name]
-        if type(value) is not float:
-            value = plain(value)
-        if type(value) is float and not 0.0 <= value <= most:
+    for name, largest in _LARGEST.items():
+        value = plain(group[name])
+        if type(value) is float and not 0.0 <= value <= largest:
             symbol = _NOT_NEGATIVE[name][0]
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
     if type(group["constraint"]) is not str:
@@ -57,7 +56,7 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
     for name, (symbol, infinite) in _NOT_NEGATIVE.items():
         value = group[name]
         if isinstance(value, Tensor):
-            if value.is_cuda:
+            if value.device.type != "cpu":
                 continue  # reading it would stall the device; a NaN shows in the next check()
             values = value.flatten().tolist()
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -70,7 +69,7 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
                 raise ValueError(f"{name} ({symbol}) must be {bound}, got {x}")
     scheme = compile_word(group["scheme"])
     _check_seed(group["seed"])
-    if scheme.word == "M" and type(space) is not Constraint:
+    if scheme.word == "M" and not isinstance(space, Free):
         raise ValueError(
             f"scheme 'M' averages the noise of two steps, which on {space!r} lies in two tangent spaces; "
             f"use scheme='BAOAB' with friction=float('inf'), the same method with projected momenta"
@@ -100,25 +99,6 @@ def check_replicas(group: dict[str, Any]) -> None:
                 )
 
 
-def physics(group: dict[str, Any]) -> Physics:
-    return Physics(*(plain(group[name]) for name in Physics._fields))
-
-
-def plain(value: Any) -> Any:
-    """Numbers as floats; tensors that are on the host and hold one number too."""
-    if type(value) is float or (isinstance(value, Tensor) and (value.ndim or value.is_cuda)):
-        return value
-    return float(value)
-
-
-def time_step(group: dict[str, Any]) -> Any:
-    """h as the group has it now, so that schedulers act at once."""
-    h = plain(group["lr"])
-    if isinstance(h, float) and not 0 <= h < math.inf:
-        raise ValueError(f"lr (h) is {h}: a scheduler or an assignment set it to something that is no time step")
-    return h
-
-
 def summary(group: dict[str, Any]) -> str:
     """The hyperparameters that the group's word reads, in one line."""
     word = group["scheme"]
@@ -136,5 +116,5 @@ def summary(group: dict[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"{value.item():g}" if value.ndim == 0 and not value.is_cuda else f"tensor{tuple(value.shape)}"
+        return f"{value.item():g}" if value.numel() == 1 and value.device.type == "cpu" else f"tensor{tuple(value.shape)}"
     return f"{value:g}"

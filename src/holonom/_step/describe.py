@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .hyper import summary
-from .scheme import compile_word
+from ..scheme import compile_word
 
 
 def routing_table(title: str, groups: list[dict[str, Any]]) -> str:

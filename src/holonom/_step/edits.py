@@ -1,0 +1,90 @@
+"""Parameters that somebody else changed between two steps: edits are taken up, moved parameters refused."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._torch import full_precision
+from ..constraints import Free
+from ..constraints.base import Constraint, widened
+from ..errors import ConstraintError
+from .buckets import Bucket, State
+
+Kind = tuple[torch.dtype, torch.device, torch.Size]
+
+
+def kind_of(p: Tensor) -> Kind:
+    return p.dtype, p.device, p.shape
+
+
+def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
+    """model.to() leaves the state behind, and a new memory layout may no longer be viewed as blocks."""
+    for p, name in zip(bucket.params, bucket.names, strict=True):
+        dtype, device, shape = kinds[p]
+        if p.dtype != dtype or p.device != device:
+            raise RuntimeError(
+                f"{name} was {dtype} on {device} when the optimizer was built and is {p.dtype} on {p.device} now: "
+                f"convert or move the model first, then build the optimizer (and load this one's state_dict())"
+            )
+        if p.shape != shape:
+            raise RuntimeError(
+                f"{name} had shape {tuple(shape)} when the optimizer was built and has {tuple(p.shape)} now: "
+                f"build the optimizer again"
+            )
+        bucket.space.check(p.detach(), name)
+
+
+def refuse_gradient(p: Tensor, gradient: Tensor, name: str) -> None:
+    """Raise for a gradient that a step cannot use."""
+    if gradient.layout != torch.strided:
+        raise RuntimeError(
+            f"{name} has a {gradient.layout} gradient; momenta and constraints need all entries. "
+            f"Build the embedding with sparse=False, or give that parameter to another optimizer."
+        )
+    raise RuntimeError(
+        f"{name} has shape {tuple(p.shape)}, but its gradient has shape {tuple(gradient.shape)}: one of them was "
+        f"replaced or resized through .data. Call backward() again before the step."
+    )
+
+
+def lift_(space: Constraint, p: Tensor, state: State) -> None:
+    """Set the slots to the values that put the parameter's present value on the manifold."""
+    for slot, value in zip(space.slots, space.lift(widened(p.detach())), strict=True):
+        if slot in state:
+            state[slot].copy_(value)  # views of it stay valid
+        elif slot != "slack_momentum" or "momentum" in state:
+            state[slot] = value
+
+
+@full_precision()
+def take_up(space: Constraint, p: Tensor, name: str, state: dict[Tensor, State], force: bool) -> None:
+    """Continue from a parameter that was changed in place, unless its state agrees with it (and not ``force``)."""
+    if isinstance(space, Free) or not p.numel():
+        return
+    bucket = Bucket(space, [p], [state[p]], [name])
+    if not force and space.holds(bucket.phases()[0], p.dtype):
+        return
+    if not bool(p.detach().isfinite().all()):
+        raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; restore them first")
+    space.land_(p.detach(), name)
+    lift_(space, p, state[p])
+    make_tangent_(bucket)
+
+
+@full_precision()
+def make_tangent_(bucket: Bucket) -> None:
+    """Remove the normal part of the momenta."""
+    for phase in bucket.phases():
+        if phase.p is not None:
+            bucket.space.project_(phase, *phase.momenta)
+            for momentum, tangent in zip(phase.momenta, bucket.space.tangent(phase), strict=True):
+                if momentum is not tangent:
+                    momentum.copy_(tangent)
+
+
+def agrees(space: Constraint, p: Tensor, state: State) -> bool:
+    """Whether a parameter's value and its state belong together."""
+    return space.holds(Bucket(space, [p], [state], [""]).phases()[0], p.dtype)
+
+

@@ -1,0 +1,55 @@
+"""Keeping NaN and infinity out of the weights.
+
+On a CPU a bad gradient raises before anything is written. On a device that check would stall the host, so its result
+stays there, as a GradScaler's does: the step writes what was there before and is counted as skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from ..errors import NonFiniteGradientError
+from .buckets import Bucket
+from .run import Work
+
+MAX_SUMMED = 65_536  # entries up to which a sum is faster than the extremes
+
+
+def skip_non_finite(work: Iterable[Work]) -> Tensor | None:
+    """Raise for a bad gradient on a CPU; on devices, whether the step must be skipped, as a boolean on the first."""
+    on_device: list[Tensor] = []
+    for group, buckets, gradients in work:
+        for bucket, found in zip(buckets, gradients or (), strict=False):
+            if bucket.device.type != "cpu":
+                on_device += found
+            elif not math.isfinite(sum(map(_indicator, found))):
+                _refuse_non_finite(bucket, found, group["step"])
+    return any_non_finite(on_device) if on_device else None
+
+
+def any_non_finite(tensors: list[Tensor]) -> Tensor:
+    return ~(get_total_norm(tensors, math.inf) < math.inf)  # nor is NaN
+
+
+def _indicator(gradient: Tensor) -> float:
+    """A number that is finite only if every entry is. If it is not, every entry may still be: a sum can overflow."""
+    if gradient.numel() < MAX_SUMMED:
+        return gradient.sum().item()
+    least, most = torch.aminmax(gradient)
+    return least.item() + most.item()
+
+
+def _refuse_non_finite(bucket: Bucket, gradients: Iterable[Tensor], step: int) -> None:
+    for gradient, name in zip(gradients, bucket.names, strict=True):
+        bad = int((~gradient.isfinite()).sum())
+        if bad:
+            raise NonFiniteGradientError(
+                f"step {step}: the gradient of {name} has {bad} of {gradient.numel()} entries NaN or infinite. Nothing "
+                f"was changed: weights and state are those of the last good step. Lower lr, clip gradients "
+                f"(torch.nn.utils.clip_grad_norm_), or use a GradScaler with half precision."
+            )

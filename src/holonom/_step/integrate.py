@@ -1,0 +1,157 @@
+"""The reference integrator: one stage of a program on one tensor, and the backend that runs it tensor by tensor.
+
+Every other backend is compared with this one. A stage is the part of a program between two E's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ProjectionError
+
+if TYPE_CHECKING:
+    from ..constraints.base import Constraint
+    from .buckets import Bucket
+    from .letters import Ready
+
+Scalar = float | Tensor
+Normals = tuple[Tensor, ...]
+
+
+class Phase(NamedTuple):
+    """Position and momentum of one tensor or one stacked batch, and of its slack variable; the radius of its space."""
+
+    q: Tensor
+    p: Tensor | None = None
+    slack: Tensor | None = None
+    slack_p: Tensor | None = None
+    radius: Scalar | None = None
+
+    @property
+    def momenta(self) -> list[Tensor]:
+        return [m for m in (self.p, self.slack_p) if m is not None]
+
+
+def over(a: Scalar, x: Tensor) -> Scalar:
+    """A coefficient of shape (R,) so that it broadcasts against x of shape (R, …)."""
+    return a.reshape(a.shape + (1,) * (x.ndim - a.ndim)) if isinstance(a, Tensor) and a.ndim else a
+
+
+def add_scaled_(y: Tensor, x: Tensor, a: Scalar) -> Tensor:
+    """y += a·x, in one pass over memory."""
+    if isinstance(a, Tensor):
+        return y.addcmul_(x, over(a, x))  # type: ignore[arg-type]
+    return y.add_(x, alpha=a)
+
+
+def integrate(
+    ops: Sequence[Ready],
+    space: Constraint,
+    phase: Phase,
+    force: Tensor | None,
+    noise: Callable[[int], Normals],
+    polish: bool | None = None,
+) -> None:
+    """Run the letters of a stage on a phase, in place.
+
+    Args:
+        ops: letters with their coefficients and the number of their draw.
+        force: ∇L + λq, or None for a stage without B, L and M.
+        noise: the number of a draw → normals for q or p and, if there is one, for its slack variable.
+        polish: None within a step. The stage that ends a step says whether the space also removes accumulated rounding.
+    """
+    hint = None
+    for letter, numbers, draw in ops:
+        normals = noise(draw) if draw is not None else None
+        if letter == "A":
+            hint = space.drift_(phase, numbers[0])
+        elif letter == "B":
+            assert force is not None
+            space.kick_(phase, force, numbers[0])
+        elif letter == "L":
+            assert force is not None
+            hint = space.descend_(phase, force, numbers[0], normals, numbers[1])
+        elif letter == "M":  # (2.56): the noise is the mean of this step's normals and the last step's, which p holds
+            assert force is not None
+            assert phase.p is not None
+            add_scaled_(phase.q, force, -numbers[0])
+            if normals is not None:
+                add_scaled_(phase.q, phase.p.add_(normals[0]), numbers[1] / 2)
+                phase.p.copy_(normals[0])
+        else:  # O, C, D, F: p ← c·p + s·Π R
+            damping, size = numbers
+            for m in phase.momenta:
+                m.mul_(over(damping, m))
+            if normals is not None:
+                space.project_(phase, *normals)
+                for m, z in zip(phase.momenta, normals, strict=True):
+                    add_scaled_(m, z, size)
+    if polish is not None:
+        space.finish_(phase, hint, polish)
+
+
+class Eager:
+    """The reference backend: :func:`integrate` on every tensor of every bucket of a group."""
+
+    def begin(
+        self,
+        buckets: Sequence[Bucket],
+        gradients: Sequence[Sequence[Tensor]] | None,
+        sign: float,
+        decay: Scalar,
+        skip: Tensor | None,
+    ) -> None:
+        """Load the phases and the forces of a step; without ``gradients`` there are no forces.
+
+        Letters work on copies where the step may be skipped or fail: parameters and state are written by :meth:`end`.
+        """
+        self.buckets = buckets
+        self.views = [b.views() for b in buckets]
+        copies = [skip is not None or b.space.traits.can_fail for b in buckets]
+        self.phases = [b.load(*rest) for b, *rest in zip(buckets, self.views, copies, strict=True)]
+        forces = [b.forces(g, sign, decay) for b, g in zip(buckets, gradients, strict=True)] if gradients else None
+        self.forces: Sequence[Sequence[Tensor | None]] = forces or [[None] * len(phases) for phases in self.phases]
+
+    def run(
+        self, ops: Sequence[Ready], normals: Callable[[Bucket, int], Sequence[Normals]], polish: bool | None
+    ) -> None:
+        """One stage. ``normals(bucket, draw)`` has one entry a phase."""
+        for bucket, phases, forces in zip(self.buckets, self.phases, self.forces, strict=True):
+            cast = [op.to(phases[0].q) for op in ops]
+            drawn = {op.draw: normals(bucket, op.draw) for op in ops if op.draw is not None}
+            self.stage(bucket, cast, phases, forces, drawn, polish)
+
+    def stage(
+        self,
+        bucket: Bucket,
+        ops: Sequence[Ready],
+        phases: Sequence[Phase],
+        forces: Sequence[Tensor | None],
+        drawn: dict[int, Sequence[Normals]],
+        polish: bool | None,
+    ) -> None:
+        """One stage of one bucket."""
+        try:
+            for i, (phase, force) in enumerate(zip(phases, forces, strict=True)):
+                integrate(ops, bucket.space, phase, force, lambda draw, i=i: drawn[draw][i], polish)  # type: ignore[misc]
+        except ProjectionError as error:
+            raise ProjectionError(f"{', '.join(bucket.names)}: {error}") from None
+
+    def kinetic_energy(self, replica_dims: int) -> Tensor:
+        """Σ p² of tangent momenta, per replica, summed in a fixed order: ranks must agree to the last bit."""
+        momenta = [
+            m for bucket, xs in zip(self.buckets, self.phases, strict=True) for x in xs for m in bucket.space.tangent(x)
+        ]
+        return torch.stack([m.square().sum(tuple(range(replica_dims, m.ndim)), dtype=m.dtype) for m in momenta]).sum(0)
+
+    def positions(self) -> list[Tensor]:
+        return [x.q for phases in self.phases for x in phases]
+
+    def end(self, skip: Tensor | None) -> None:
+        """Write parameters and state; where ``skip`` is true on the device they stay as they were."""
+        for bucket, views, phases in zip(self.buckets, self.views, self.phases, strict=True):
+            bucket.store(views, phases, skip)

@@ -1,0 +1,187 @@
+"""The letters' coefficients: numbers of a group in, the numbers each letter multiplies by out.
+
+A new letter is one row of :data:`LETTERS` and one branch of :func:`holonom._step.integrate.integrate`.
+Floats in, floats out. A tensor anywhere (an lr on the device, a temperature per replica, the thermostat ξ) makes the
+result a tensor: nothing is read back to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..scheme import Op
+from .integrate import Scalar
+
+Coefficients = tuple[Scalar, ...]
+
+
+class Numbers(NamedTuple):
+    """The hyperparameters that a step reads: h, what the last step left of it, and the physics."""
+
+    h: Scalar
+    owed: Scalar
+    friction: Scalar
+    temperature: Scalar
+    coupling: Scalar
+    driving_noise: Scalar
+    weight_decay: Scalar
+
+    @classmethod
+    def of(cls, group: dict[str, Any], h: Scalar, owed: Scalar) -> Numbers:
+        return cls(h, owed, *(plain(group[name]) for name in cls._fields[2:]))
+
+    @property
+    def on_host(self) -> bool:
+        return not any(isinstance(x, Tensor) for x in self)
+
+    def time(self, op: Op) -> Scalar:
+        """How long a letter acts: what the last step left of it, and its share of this one."""
+        if not op.tail:
+            return op.head * self.h
+        return op.tail * self.owed + op.head * self.h if op.head else op.tail * self.owed
+
+
+def plain(value: Any) -> Scalar:
+    """One number as a float where the host has it, as a 0-dim tensor where a device has it; (R,) tensors stay."""
+    if type(value) is float:
+        return value
+    if isinstance(value, Tensor) and (value.numel() != 1 or value.device.type != "cpu"):
+        return value.reshape(()) if value.numel() == 1 else value
+    return float(value)
+
+
+def _exp(x: Scalar) -> Scalar:
+    return torch.exp(x) if isinstance(x, Tensor) else math.exp(x)
+
+
+def _sqrt(x: Scalar) -> Scalar:
+    return torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
+
+
+def _times(a: Scalar, b: Scalar) -> Scalar:
+    """a·b with 0·∞ = 0."""
+    product = a * b
+    if isinstance(product, Tensor):
+        return torch.nan_to_num(product, nan=0.0, posinf=math.inf, neginf=-math.inf)
+    return 0.0 if 0.0 in (a, b) else product
+
+
+def _time(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
+    return (t,)
+
+
+def _ornstein_uhlenbeck(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
+    damping = _exp(-_times(numbers.friction, t))
+    return damping, _sqrt(numbers.temperature * (1 - damping * damping))
+
+
+def _thermostat_friction(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
+    assert xi is not None
+    return torch.exp(-t * xi), 0.0
+
+
+def _diffusion(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
+    return 1.0, numbers.driving_noise * _sqrt(t)
+
+
+def _thermostat_ornstein_uhlenbeck(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
+    """∫₀ᵗ e^{−2ξs} ds = t·φ(2ξt) with φ(x) = (1 − e^{−x})/x, φ(0) = 1, also for negative ξ."""
+    assert xi is not None
+    x = 2 * t * xi
+    phi = torch.where(x.abs() < 1e-6, 1 - x / 2, -torch.expm1(-x) / torch.where(x == 0, torch.ones_like(x), x))
+    return torch.exp(-t * xi), numbers.driving_noise * _sqrt(t) * torch.sqrt(phi)
+
+
+def _euler_maruyama(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
+    return t, _sqrt(2 * numbers.temperature * t)
+
+
+class Letter(NamedTuple):
+    """A row of the table: the letter's coefficients, and the hyperparameter that sizes its noise, if it has any."""
+
+    coefficients: Callable[[Scalar, Numbers, Tensor | None], Coefficients]
+    noise: str | None = None
+
+
+LETTERS = {
+    "A": Letter(_time),
+    "B": Letter(_time),
+    "O": Letter(_ornstein_uhlenbeck, noise="temperature"),
+    "C": Letter(_thermostat_friction),
+    "D": Letter(_diffusion, noise="driving_noise"),
+    "F": Letter(_thermostat_ornstein_uhlenbeck, noise="driving_noise"),
+    "L": Letter(_euler_maruyama, noise="temperature"),
+    "M": Letter(_euler_maruyama, noise="temperature"),
+}
+
+
+class Ready(NamedTuple):
+    """A letter with its coefficients, and the number of its draw or None."""
+
+    letter: str
+    numbers: Coefficients
+    draw: int | None
+
+    def to(self, like: Tensor) -> Ready:
+        """Tensors in the dtype and on the device of what they multiply."""
+        if not any(isinstance(x, Tensor) for x in self.numbers):
+            return self
+        return self._replace(numbers=tuple(x.to(like) if isinstance(x, Tensor) else x for x in self.numbers))
+
+
+def is_noisy(letter: str, numbers: Numbers) -> bool:
+    """Whether the letter needs normals. A tensor is never read, so it counts as noise."""
+    noise = LETTERS[letter].noise if letter in LETTERS else None
+    size = noise and getattr(numbers, noise)
+    return isinstance(size, Tensor) or bool(size)
+
+
+def make_ready(
+    ops: tuple[Op, ...], first_draw: int, numbers: Numbers, xi: Tensor | None, geodesic: bool
+) -> Sequence[Ready]:
+    """The letters of a stage with their coefficients; draws are numbered by the letter's place in the program.
+
+    ``geodesic``: drifts are exact, so that they add up.
+    """
+    if xi is None and numbers.on_host:
+        return _cached(ops, first_draw, numbers, geodesic)
+    return _make_ready(ops, first_draw, numbers, xi, geodesic)
+
+
+def _make_ready(
+    ops: tuple[Op, ...], first_draw: int, numbers: Numbers, xi: Tensor | None, geodesic: bool
+) -> Sequence[Ready]:
+    ready = []
+    for place, op in enumerate(ops):
+        coefficients = LETTERS[op.letter].coefficients(numbers.time(op), numbers, xi)
+        ready.append(Ready(op.letter, coefficients, first_draw + place if is_noisy(op.letter, numbers) else None))
+    return joined(ready) if geodesic else ready
+
+
+@lru_cache(maxsize=256)
+def _cached(ops: tuple[Op, ...], first_draw: int, numbers: Numbers, geodesic: bool) -> Sequence[Ready]:
+    return tuple(_make_ready(ops, first_draw, numbers, None, geodesic))
+
+
+def joined(ops: Sequence[Ready]) -> list[Ready]:
+    """The same flow with fewer drifts, where drifts are geodesics and no noise acts between them.
+
+    Damping only slows the motion down along its geodesic: A(s) O A(t) = A(s + c·t) O with p ← c·p, and A(s) A(t) =
+    A(s + t). Without noise, BAOAB drifts once.
+    """
+    kept: list[Ready] = []
+    for op in ops:
+        before = "".join(one.letter for one in kept[-2:])
+        if op.letter == "A" and before.endswith("A"):
+            kept[-1] = Ready("A", (kept[-1].numbers[0] + op.numbers[0],), None)
+        elif op.letter == "A" and before == "AO" and kept[-1].draw is None:
+            kept[-2] = Ready("A", (kept[-2].numbers[0] + kept[-1].numbers[0] * op.numbers[0],), None)
+        else:
+            kept.append(op)
+    return kept

@@ -1,0 +1,160 @@
+"""A program on the buckets of one group: what a step does between its checks and its count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._random import philox
+from .._torch import full_precision
+from ..scheme import Op, compile_word
+from .buckets import Bucket, State
+from .integrate import Eager, Normals, Scalar
+from .letters import Numbers, make_ready, plain
+
+Group = dict[str, Any]
+Gradients = Sequence[Sequence[Tensor]]
+
+POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step are polished, too
+COMPILE_AFTER = 5_000_000_000  # weights × steps after which the time saved exceeds the compiler's
+DRAW_COST = 10  # a draw takes about as long as ten letters, so that compiling it pays ten times sooner
+FORCES = frozenset("BLM")
+
+
+class Work(NamedTuple):
+    """A group, its buckets that move at this step, and their gradients; None between a slow group's turns."""
+
+    group: Group
+    buckets: list[Bucket]
+    gradients: Gradients | None
+
+
+def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
+    """One step of the group's word. Returns where the device left it out. lr = 0 changes nothing but the count."""
+    group, scheme = work.group, compile_word(work.group["scheme"])
+    h = plain(group["lr"])
+    if work.buckets and not (isinstance(h, float) and h == 0.0):
+        owed = owed_at_start(group, h) if group["owed"] is None else group["owed"]
+        skip = run(work, state, scheme.program, Numbers.of(group, h, owed), skip)
+        group["owed"] = owed_next(owed, h, skip) if scheme.tail else 0.0
+    count(group, state, skip)
+    return skip
+
+
+def pay_owed(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
+    """Run the letters that a rotated word still owes, without ending a step."""
+    group, tail = work.group, compile_word(work.group["scheme"]).tail
+    owed = group["owed"]
+    if tail and work.buckets and (isinstance(owed, Tensor) or owed):
+        skip = run(work, state, tail, Numbers.of(group, 0.0, owed), skip, ends_step=False)
+        group["owed"] = 0.0 if skip is None else owed_next(owed, 0.0, skip)
+    return skip
+
+
+def owed_at_start(group: Group, h: Scalar) -> Scalar:
+    return h if compile_word(group["scheme"]).starts_owing or group.get("starts_owing") else 0.0
+
+
+def owed_next(before: Scalar, h: Scalar, skip: Tensor | None) -> Scalar:
+    """What the next step owes: this step's h or, where the device left the step out, what was owed before.
+
+    A tensor is written where the last one was: a captured step reads it there.
+    """
+    if skip is not None:
+        h = torch.where(skip, *(torch.as_tensor(x, dtype=torch.float64, device=skip.device) for x in (before, h)))
+    if not isinstance(h, Tensor):
+        return h
+    return before.copy_(h) if isinstance(before, Tensor) and before.shape == h.shape else h.clone()
+
+
+def count(group: Group, state: dict[Tensor, State], skip: Tensor | None) -> None:
+    """The host counts calls; the clock, which keys the noise, counts the steps that were taken."""
+    group["step"] += 1
+    if group["params"]:
+        clock = state[group["params"][0]]["clock"]
+        clock.add_(1 if skip is None else (~skip).to(clock))
+
+
+def run(
+    work: Work,
+    state: dict[Tensor, State],
+    program: tuple[Op, ...],
+    numbers: Numbers,
+    skip: Tensor | None,
+    ends_step: bool = True,
+) -> Tensor | None:
+    """Letter by letter over all buckets; E sees them together. Returns where the step was left out."""
+    group, buckets, gradients = work
+    space, anchor = buckets[0].space, state[group["params"][0]]
+    backend = choose_backend(group, buckets)
+    noise = _noise_source(group, anchor, buckets)
+    xi = anchor["thermostat"].clone() if "thermostat" in anchor else None
+    draw = 0 if ends_step else -len(program)  # draws of synchronize() are not those of the step that follows
+    sign = -1.0 if group["maximize"] else 1.0
+    forceless = not any(op.letter in FORCES for op in program)
+    with nullcontext() if space.traits.rowwise else full_precision():
+        backend.begin(buckets, None if forceless else gradients, sign, numbers.weight_decay, skip)
+        for ops, update, last in stages(program):
+            polish = (buckets[0].narrow or group["step"] % POLISH_EVERY == 0) if ends_step and last else None
+            backend.run(make_ready(ops, draw, numbers, xi, space.traits.geodesic), noise, polish)
+            draw += len(ops)
+            if update is not None and xi is not None:  # E: ξ += t·ε·(p·p − N·τ)
+                freedom = sum(b.degrees_of_freedom for b in buckets) / xi.numel()
+                excess = backend.kinetic_energy(xi.ndim).to(xi) - freedom * numbers.temperature
+                xi = xi + numbers.time(update) * numbers.coupling * excess
+        if skip is not None and space.traits.can_fail:  # a projection without a root shows only when it is done
+            skip = skip | ~torch.stack([q.isfinite().all() for q in backend.positions()]).all()
+        backend.end(skip)
+    if xi is not None:
+        anchor["thermostat"].copy_(xi if skip is None else torch.where(skip, anchor["thermostat"], xi))
+    return skip
+
+
+def choose_backend(group: Group, buckets: list[Bucket]) -> Eager:
+    """By sizes and counts alone, never by a clock: a resumed run changes backends at the same step."""
+    if not buckets[0].space.traits.rowwise or not pays(group, sum(b.elements for b in buckets)):
+        return Eager()
+    from .._backends.inductor import Inductor
+
+    return Inductor()
+
+
+def pays(group: Group, elements: int) -> bool:
+    """Whether to compile. ``fuse``: True always, False never, None once the time saved exceeds the compiler's."""
+    fuse: bool | None = group["fuse"]
+    return elements * group["step"] >= COMPILE_AFTER if fuse is None else fuse
+
+
+def _noise_source(group: Group, anchor: State, buckets: list[Bucket]) -> Callable[[Bucket, int], list[Normals]]:
+    """Normals by bucket and draw."""
+    overdamped = compile_word(group["scheme"]).overdamped
+    fill: Callable[..., Tensor] = philox.normals
+    if pays(group, DRAW_COST * sum(b.elements for b in buckets)):
+        from .._backends.inductor import compiled_normals
+
+        fill = compiled_normals
+
+    def normals(bucket: Bucket, draw: int) -> list[Normals]:
+        seeds, clock = philox.as_seed(group["seed"], bucket.device), anchor["clock"].to(bucket.device)
+        return bucket.normals(seeds, clock, draw, overdamped, fill)
+
+    return normals
+
+
+@cache
+def stages(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None, bool]]:
+    """The program cut at its E's, whose result later letters need: letters, the E that follows, whether it is last."""
+    cut: list[tuple[tuple[Op, ...], Op | None, bool]] = []
+    ops: list[Op] = []
+    for op in program:
+        if op.letter == "E":
+            cut.append((tuple(ops), op, False))
+            ops = []
+        else:
+            ops.append(op)
+    return [*cut, (tuple(ops), None, True)]

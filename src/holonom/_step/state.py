@@ -1,0 +1,154 @@
+"""The state of a new group: checking parameters, landing them on their manifolds, creating all that steps need."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._torch import version
+from ..constraints import Free
+from ..constraints.base import MOMENTA, Constraint, Landing
+from ..errors import ConstraintError
+from ..scheme import compile_word
+from .buckets import State, state_dtype
+from .edits import lift_
+
+FORMAT = 2
+"""Of checkpoints. 0.1.0 wrote none: its groups have no ``format``, its state no ``stream`` and not always a ``clock``."""
+
+Landings = list[tuple[Constraint, Landing]]
+
+
+class Landed(NamedTuple):
+    """A parameter before and after landing, and torch's count of the writes to it then."""
+
+    before: Tensor
+    after: Tensor
+    version: int
+
+    def unchanged(self, p: Tensor) -> bool:
+        """The count does not see what is written through ``.data``."""
+        return version(p) == self.version and torch.equal(p.detach(), self.after)
+
+
+def check_params(params: list[Any], known: set[int]) -> None:
+    """Real floating-point tensors, each in one group only; ``known`` holds the ids of those already given."""
+    for p in params:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+        if id(p) in known:
+            raise ValueError(
+                f"some parameters appear in more than one parameter group: one of shape {tuple(p.shape)} was given "
+                f"twice (tied weights are one parameter: model.parameters() lists them once)"
+            )
+        if not p.is_floating_point():
+            raise TypeError(
+                f"a parameter of shape {tuple(p.shape)} is {p.dtype}: holonom moves real floating-point tensors; "
+                f"hold real and imaginary parts as two parameters (torch.view_as_real)"
+            )
+        if _is_sharded(p):
+            raise TypeError(
+                f"a parameter of shape {tuple(p.shape)} is a DTensor, spread over several devices: constraints, noise "
+                f"and temperatures need whole tensors. Wrap the model in DistributedDataParallel, which keeps them "
+                f"whole, or leave this parameter out of fully_shard (ignored_params)"
+            )
+        known.add(id(p))
+
+
+def _is_sharded(p: Tensor) -> bool:
+    distributed = sys.modules.get("torch.distributed.tensor")  # a slow import; before it there are no DTensors
+    return distributed is not None and isinstance(p, distributed.DTensor)
+
+
+def names_of(group: dict[str, Any], first: int) -> list[str]:
+    """What messages call the parameters of a group whose first one is parameter number ``first``."""
+    names = group.get("param_names")
+    return [f"'{name}'" for name in names] if names else [f"parameter {first + i}" for i in range(len(group["params"]))]
+
+
+def create(
+    group: dict[str, Any], space: Constraint, first: int, state: dict[Tensor, State], landed: dict[Tensor, Landed]
+) -> Landings:
+    """Land every parameter of a new group and create all of its state; nothing is created later.
+
+    ``landed`` gets the weights that were moved: those of a checkpoint may agree with its state as they came.
+    """
+    scheme, params, landings = compile_word(group["scheme"]), group["params"], []
+    for number, (p, name) in enumerate(zip(params, names_of(group, first), strict=True)):
+        space.check(p.detach(), name)
+        if not isinstance(space, Free) and not bool(p.detach().isfinite().all()):
+            raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; initialise them first")
+        if p.numel() and not isinstance(space, Free):
+            before = p.detach().clone()
+            landing = space.land_(p.detach(), name)
+            if landing.moved:
+                landed[p] = Landed(before, p.detach().clone(), version(p))
+            landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0)))
+        state[p] = {"stream": first + number}
+        if not scheme.overdamped:
+            state[p][space.momentum_name(p.detach())] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+        elif scheme.word == "M":
+            state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+        lift_(space, p, state[p])
+    if params:
+        create_shared(group, state)
+    return landings
+
+
+def create_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:
+    """What a group has one of, in the state of its first parameter: the clock, and the thermostat ξ of every replica."""
+    first = group["params"][0]
+    if isinstance(group["seed"], Tensor):
+        group["seed"] = group["seed"].to(first.device)
+    state[first]["clock"] = torch.full((), group["step"], dtype=torch.int64, device=first.device)
+    if compile_word(group["scheme"]).thermostatted:
+        numbers = [group[name] for name in ("lr", "temperature", "coupling", "driving_noise")]
+        shapes = [x.shape for x in numbers if isinstance(x, Tensor) and x.numel() > 1]
+        shapes += [group["seed"].shape] if isinstance(group["seed"], Tensor) else []
+        shape = torch.broadcast_shapes(*shapes) if shapes else ()  # type: ignore[no-untyped-call]
+        state[first]["thermostat"] = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
+
+
+def check_word(group: dict[str, Any], state: dict[Tensor, State]) -> None:
+    """A word assigned after construction may need what was never created."""
+    if not group["params"]:
+        return
+    scheme, anchor = compile_word(group["scheme"]), state[group["params"][0]]
+    if scheme.overdamped:
+        able = scheme.word != "M" or "last_noise" in anchor
+    else:
+        able = any(name in anchor for name in MOMENTA) and (not scheme.thermostatted or "thermostat" in anchor)
+    if not able:
+        raise ValueError(
+            f"scheme {scheme.word!r} was assigned to a group that was built for another word and has no state for it; "
+            f"build a new optimizer from the weights"
+        )
+
+
+def warn_landed(landings: Landings, stacklevel: int) -> None:
+    """One warning for all parameters that had to be moved."""
+    moved = [(space, landing) for space, landing in landings if landing.moved]
+    if not moved:
+        return
+    parts = []
+    for kind in dict.fromkeys(type(space).__name__ for space, _ in moved):
+        all_of_kind = [landing for space, landing in landings if type(space).__name__ == kind]
+        count, blocks = sum(x.moved for x in all_of_kind), sum(x.blocks for x in all_of_kind)
+        parts.append(f"{kind}: {count:,} of {blocks:,} by up to {max(x.distance for x in all_of_kind):.3g}")
+    still = sum(landing.frozen for _, landing in moved)
+    frozen = (
+        f" {still:,} are frozen (requires_grad=False): to leave them alone, give them no constraint." if still else ""
+    )
+    advice = " holonom.init starts on the manifold." if any(space.has_initialiser for space, _ in moved) else ""
+    warnings.warn(
+        "weights that did not satisfy their constraint were moved to the nearest point that does ("
+        + "; ".join(parts)
+        + ")."
+        + frozen
+        + advice,
+        stacklevel=stacklevel,
+    )

@@ -1,0 +1,120 @@
+"""Every private or version-dependent torch name that holonom uses, each with a fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+version: Callable[[Tensor], int] = attrgetter("_version")
+"""How often a tensor was written in place."""
+
+
+# ── multi-tensor kernels ─────────────────────────────────────────────────────────────────────────
+
+
+def _multi_tensor(name: str) -> Callable[..., Any] | None:
+    return getattr(torch, f"_foreach_{name}", None)
+
+
+def add_scaled_(ys: Sequence[Tensor], xs: Sequence[Tensor], a: float | Tensor) -> None:
+    """y += a·x for all; a tensor of shape (R, …) is broadcast over the trailing dimensions."""
+    kernel = _multi_tensor("add_")
+    if kernel is not None and not isinstance(a, Tensor) and ys:
+        kernel(list(ys), list(xs), alpha=a)
+        return
+    for y, x in zip(ys, xs, strict=True):
+        if isinstance(a, Tensor):
+            y.add_(x * a.reshape(a.shape + (1,) * (x.ndim - a.ndim)))
+        else:
+            y.add_(x, alpha=a)
+
+
+def scale_(xs: Sequence[Tensor], a: float) -> None:
+    """x ← a·x for all."""
+    kernel = _multi_tensor("mul_")
+    if kernel is not None and xs:
+        kernel(list(xs), a)
+        return
+    for x in xs:
+        x.mul_(a)
+
+
+def copy_(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
+    """y ← x for all."""
+    kernel = _multi_tensor("copy_")
+    if kernel is not None and ys:
+        kernel(list(ys), list(xs))
+        return
+    for y, x in zip(ys, xs, strict=True):
+        y.copy_(x)
+
+
+# ── the precision of matrix products ─────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """float32 products with all their digits, whatever the user's TF32 or bfloat16 setting is."""
+    backends = [
+        getattr(torch.backends, name).matmul
+        for name in ("cuda", "mkldnn")
+        if hasattr(getattr(getattr(torch.backends, name), "matmul", None), "fp32_precision")  # torch 2.9
+    ]
+    if not backends:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+        return
+    settings = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        yield
+    finally:
+        for backend, setting in zip(backends, settings, strict=True):
+            backend.fp32_precision = setting
+
+
+# ── the compiler ─────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def compile_errors() -> tuple[type[Exception], ...]:
+    """What torch.compile raises while it compiles, before anything runs."""
+    from torch._dynamo import exc
+
+    names = ("BackendCompilerFailed", "Unsupported", "FailOnRecompileLimitHit", "FailOnCacheLimitHit")
+    found = [getattr(exc, name) for name in names if hasattr(exc, name)]
+    try:
+        from torch._inductor.exc import CppCompileError, InductorError
+
+        found += [InductorError, CppCompileError]
+    except ImportError:  # other names in older releases, all raised as BackendCompilerFailed
+        pass
+    return tuple(found)
+
+
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The inductor options that this torch release knows; an unknown one would raise at the first call."""
+    try:
+        from torch._inductor import list_options
+
+        names = set(list_options())
+    except ImportError:
+        return {}
+    return {name: value for name, value in options.items() if name in names or name == "guard_filter_fn"}
+
+
+def skip_guards() -> dict[str, Any]:
+    """The option that drops all guards of a program, for callers that check their inputs themselves; torch 2.10."""
+    skip = getattr(torch.compiler, "skip_all_guards_unsafe", None)
+    return {} if skip is None else {"guard_filter_fn": skip}

@@ -1,0 +1,34 @@
+"""Free: flat space, no constraint at all."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .._step.integrate import Normals, Phase, Scalar, add_scaled_
+from .base import Constraint
+
+
+class Free(Constraint):
+    """No constraint: A is q += h·p, B is p −= h·∇L, L is Euler–Maruyama."""
+
+    def __repr__(self) -> str:
+        return "Free()"
+
+    def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
+        pass
+
+    def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
+        assert x.p is not None
+        add_scaled_(x.p, force, -h)
+
+    def drift_(self, x: Phase, h: Scalar) -> None:
+        assert x.p is not None
+        add_scaled_(x.q, x.p, h)
+
+    def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> None:
+        add_scaled_(x.q, force, -h)
+        if normals is not None:
+            add_scaled_(x.q, normals[0], size)
+
+    def finish_(self, x: Phase, hint: object, polish: bool) -> None:
+        pass
