@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 version: Callable[[Tensor], int] = attrgetter("_version")
 """How often a tensor was written in place."""
@@ -114,7 +115,23 @@ def known_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names or name == "guard_filter_fn"}
 
 
-def skip_guards() -> dict[str, Any]:
-    """The option that drops all guards of a program, for callers that check their inputs themselves; torch 2.10."""
-    skip = getattr(torch.compiler, "skip_all_guards_unsafe", None)
-    return {} if skip is None else {"guard_filter_fn": skip}
+def guards_where(keep: Callable[[str], bool]) -> dict[str, Any]:
+    """The option that drops the guards of a program but those on sources that ``keep`` accepts; torch 2.10.
+
+    For callers that check the rest themselves. An older torch keeps all of them, which is slower.
+    """
+    if not hasattr(torch.compiler, "skip_all_guards_unsafe"):
+        return {}
+    return {"guard_filter_fn": lambda guards: [keep(guard.name) for guard in guards]}
+
+
+# ── optimizers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Whether a hook is registered around the optimizer's step."""
+    from torch.optim import optimizer as module
+
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    shared = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    return any(getattr(optimizer, name, None) for name in names) or any(getattr(module, name, None) for name in shared)

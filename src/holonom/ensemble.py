@@ -98,6 +98,11 @@ class Ensemble(nn.Module):
             self.register_buffer(name, buffer, persistent=name not in tree._non_persistent_buffers_set)
 
     @property
+    def template(self) -> nn.Module:
+        """The model that is called with the tensors of a replica; its own weights are not used."""
+        return self._template[0]
+
+    @property
     def seeds(self) -> Tensor:
         """(R,) whole numbers: what replica i was initialised from, and what keys its noise."""
         return self._seeds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from operator import is_
@@ -10,21 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from ._step import checkpoint, diagnostics, edits, hyper, sgd
+from ._step import edits, hyper, sgd
 from ._step import state as states
 from ._step.buckets import Bucket, make_buckets
+from ._step.checkpoint import Checkpointed
 from ._step.describe import routing_table
+from ._step.diagnostics import Diagnosed
 from ._step.finite import skip_non_finite
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._torch import version
 from .constraints import Constraint, Free
-from .errors import NonFiniteGradientError, ProjectionError
-from .scheme import compile_word
 
 
-class Langevin(Optimizer):
+class Langevin(Diagnosed, Checkpointed):
     r"""Train by simulating: parameters are positions, a step is one step of a splitting integrator.
 
     The dynamics (paper eq. 12, with constraint g and momenta p)
@@ -53,23 +51,20 @@ class Langevin(Optimizer):
         driving_noise: σ_A of the letters D and F.
         weight_decay: λ of a penalty ½λ‖q‖² added to the loss.
         maximize: climb instead of descend.
-        foreach: True uses torch's multi-tensor kernels, False handles one tensor at a time, None chooses (tensors that
-            do not stay in a CPU's caches go one at a time).
+        foreach: accepted as in torch's optimizers, without effect.
         fuse: compile the step into one pass over memory: True from the first step, False never, None
             once a run has moved enough weights for the compiler's time to have paid.
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
-            thermostat; a model trained alone with one of those seeds (0-dim) draws the same. Tensors draw from a
-            counter-based generator that compiles: with ``fuse=True`` a noisy step on a CPU with AVX-512
-            takes about half the time it takes with an int (without, about as long), uncompiled several times as long.
+            thermostat; a model trained alone with one of those seeds draws the same.
 
     In-place edits of a parameter between steps (loading weights, clamping) are taken up by the next
     step: the parameter is landed on its manifold again and its momentum projected (that of a square orthogonal
     weight, which is kept in the weight's own frame, turns with it).
     """
 
-    guard_gradients: bool = True
-    """Check gradients for NaN and infinity at every step (``benchmarks`` reports what that costs)."""
+    guard_gradients: bool
+    """Check gradients for NaN and infinity at every step (``benchmarks`` reports what that costs). True by default."""
 
     def __init__(
         self,
@@ -88,6 +83,7 @@ class Langevin(Optimizer):
         fuse: bool | None = None,
         seed: int | Tensor = 0,
     ) -> None:
+        self.guard_gradients = True
         self._default_space = constraint
         self._spaces: dict[Tensor, Constraint] = {}
         self._landings: states.Landings | None = []
@@ -128,8 +124,7 @@ class Langevin(Optimizer):
         hyper.check_group({**self.defaults, **group}, space)
         if isinstance(group["params"], set):
             raise TypeError("optimizer parameters need to be organized in ordered collections: give a list, not a set")
-        params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
-        group["params"] = params
+        params = group["params"] = states.without_duplicates(group["params"])
         known = {id(p) for other in self.param_groups for p in other["params"]}
         states.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
         super().add_param_group(group)
@@ -277,23 +272,6 @@ class Langevin(Optimizer):
                     if self._landed:
                         self._landed.pop(p, None)
 
-    # ── looking at the system ────────────────────────────────────────────────────────────────────
-
-    def check(self) -> None:
-        """Raise if a step was skipped on the device, or a constraint is lost; reads the device once."""
-        if skipped := self._read_skipped():
-            raise NonFiniteGradientError(
-                f"{skipped} step(s) since the last check() met a NaN or infinite gradient or a projection without a "
-                f"root and were left out; the weights are those of the last good step. Lower lr, clip gradients, or "
-                f"use a GradScaler."
-            )
-        for number, (residual, group) in enumerate(zip(self.residuals(), self.param_groups, strict=True)):
-            if group["params"] and not residual <= self._spaces[group["params"][0]].lost:
-                raise ProjectionError(
-                    f"group {number} has left its manifold: {group['constraint']} is violated by "
-                    f"{residual:.2g}. Its steps were too large to project; lower lr and call project_()"
-                )
-
     def _count_skipped(self, skip: Tensor | None) -> None:
         if skip is None:
             return
@@ -302,56 +280,7 @@ class Langevin(Optimizer):
                 self._skipped[skip.device] = torch.zeros((), dtype=torch.int64, device=skip.device)
         self._skipped[skip.device] += skip
 
-    def _read_skipped(self) -> int:
-        skipped = sum(int(count) for count in self._skipped.values())
-        for count in self._skipped.values():
-            count.zero_()  # in place: a captured graph goes on counting here
-        return skipped
-
-    def _warn_skipped(self) -> None:
-        if skipped := self._read_skipped():
-            warnings.warn(f"{skipped} step(s) were left out for non-finite numbers; check() says more", stacklevel=3)
-
-    @torch.no_grad()
-    def residuals(self) -> list[float]:
-        """Per group: the largest constraint violation of the parameters as they are now.
-
-        Relative (θ²+ξ²)/r² − 1 for circle and sphere, max|QᵀQ − I| for orthogonal, max|g| for level
-        sets, 0 without a constraint.
-        """
-        self._warn_skipped()
-        return [diagnostics.worst(buckets, lambda space, x: space.residual(x)) for buckets in self._buckets()]
-
-    @torch.no_grad()
-    def cotangencies(self) -> list[float]:
-        """Per group: the largest |∇g·p|, how far a momentum points off its manifold."""
-        return [diagnostics.worst(b, lambda space, x: space.cotangency(x), moving=True) for b in self._buckets()]
-
-    @torch.no_grad()
-    def temperatures(self) -> list[float]:
-        """Per group: pᵀp / degrees of freedom, constraints subtracted; NaN for words without momentum.
-
-        A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
-        """
-        pairs = zip(self.param_groups, self._buckets(), strict=True)
-        return [diagnostics.kinetic_temperature(group, buckets) for group, buckets in pairs]
-
-    @torch.no_grad()
-    def project_(self) -> None:
-        """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
-        for buckets in self._buckets():
-            for bucket in buckets:
-                for p, name in zip(bucket.params, bucket.names, strict=True):
-                    edits.take_up(self._spaces[p], p, name, self.state, force=True)
-                self._note(bucket.params)
-
-    @torch.no_grad()
-    def scale_momenta_(self, factor: float) -> None:
-        """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
-        for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
-            if not compile_word(group["scheme"]).overdamped:  # M keeps its last noise where others keep momenta
-                for momentum in [m for b in buckets for x in b.phases() for m in x.momenta]:
-                    momentum.mul_(factor)
+    # ── captured steps ───────────────────────────────────────────────────────────────────────────
 
     def upcoming(self) -> Hashable | None:
         """What kind of step comes next: a captured graph is replayed for steps of its kind only."""
@@ -364,60 +293,6 @@ class Langevin(Optimizer):
         for group in self.param_groups:
             group["step"] += steps
         self._note(p for group in self.param_groups for p in group["params"])
-
-    # ── torch's contract ─────────────────────────────────────────────────────────────────────────
-
-    @torch.no_grad()
-    def _settle_edits(self) -> None:
-        """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
-        buckets = self._buckets()
-        landed, self._landed = self._landed, {}
-        self._take_up_edits([Work(*pair, None) for pair in zip(self.param_groups, buckets, strict=True)])
-        self._landed = landed
-
-    def state_dict(self) -> dict[str, Any]:
-        self._warn_skipped()
-        self._settle_edits()
-        return super().state_dict()
-
-    @torch.no_grad()
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint; constraints and schemes must be those it was made with."""
-        loaded: dict[str, Any] = {}
-        before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
-
-        def check(_: Optimizer, saved: dict[str, Any]) -> None:
-            checkpoint.check(self.param_groups, self.state, saved)
-            loaded.update(saved)
-
-        def restore(_: Optimizer) -> None:
-            checkpoint.restore(self.param_groups, before, self.state, loaded)
-            checkpoint.undo_landings(self._spaces, self.state, landed)
-            self._reset_caches()
-
-        # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
-        first = self.register_load_state_dict_pre_hook(check)
-        last = self.register_load_state_dict_post_hook(restore, prepend=True)
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            first.remove()
-            last.remove()
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._settle_edits()
-        kept = {name: self.__dict__[name] for name in ("_spaces", "_default_space", "guard_gradients") if name in self.__dict__}
-        return {**super().__getstate__(), **kept, "_landings": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._reset_caches()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Langevin:
-        new = type(self).__new__(type(self))
-        memo[id(self)] = new
-        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return new
 
     def __repr__(self) -> str:
         return routing_table(type(self).__name__, self.param_groups)

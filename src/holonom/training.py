@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ._files import load, save
+from ._training.stepper import Compiled, Stepper
 from .batches import Batches
-from .capture import Compiled, Stepper
 from .ensemble import Ensemble, Loss
 from .errors import CheckpointError
-from .files import load, save
 
 _WORTH_THREADS = 100_000  # parameters of all replicas together
 

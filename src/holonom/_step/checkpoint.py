@@ -2,22 +2,89 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
-from .buckets import State, state_dtype
+from .buckets import Bucket, State, state_dtype
 from .edits import agrees
+from .run import Work
 from .state import FORMAT, Landed
 
-_ADDED = {"stream", "clock"}  # state that 0.1.0 did not write, or not always
+ADDED = {"stream", "clock"}  # state that 0.1.0 did not write, or not always
 _MUST_AGREE = {
     "constraint": "build the optimizer with the checkpoint's constraint; to change it, start from the weights alone",
     "scheme": "build the optimizer with the checkpoint's scheme; to change it, start from the weights alone",
 }
+
+
+class Checkpointed(Optimizer):
+    """The part of an optimizer that copies, saves and restores it, by torch's rules."""
+
+    _spaces: dict[Tensor, Constraint]
+    _landed: dict[Tensor, Landed]
+    _buckets: Callable[[], list[list[Bucket]]]
+    _reset_caches: Callable[[], None]
+    _take_up_edits: Callable[[list[Work]], None]
+    _warn_skipped: Callable[[], None]
+
+    @torch.no_grad()
+    def _settle_edits(self) -> None:
+        """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
+        buckets = self._buckets()
+        landed, self._landed = self._landed, {}
+        self._take_up_edits([Work(*pair, None) for pair in zip(self.param_groups, buckets, strict=True)])
+        self._landed = landed
+
+    def state_dict(self) -> dict[str, Any]:
+        self._warn_skipped()
+        self._settle_edits()
+        return super().state_dict()
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a checkpoint; constraints and schemes must be those it was made with."""
+        loaded: dict[str, Any] = {}
+        before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
+
+        def before_load(_: Optimizer, saved: dict[str, Any]) -> None:
+            check(self.param_groups, self.state, saved)
+            loaded.update(saved)
+
+        def after_load(_: Optimizer) -> None:
+            restore(self.param_groups, before, self.state, loaded)
+            undo_landings(self._spaces, self.state, landed)
+            self._reset_caches()
+
+        # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
+        first = self.register_load_state_dict_pre_hook(before_load)
+        last = self.register_load_state_dict_post_hook(after_load, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            first.remove()
+            last.remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle_edits()
+        names = ("_spaces", "_default_space", "_landings", "guard_gradients")
+        return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._reset_caches()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return new
 
 
 def check(groups: list[dict[str, Any]], state: dict[Tensor, State], saved: dict[str, Any]) -> None:
@@ -61,7 +128,7 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, State], saved: dict[
 
 def _differences(here: State, there: State) -> set[str]:
     """Names of state that one has and the other has not, or in another shape."""
-    names = (here.keys() | there.keys()) - _ADDED
+    names = (here.keys() | there.keys()) - ADDED
     return {k for k in names if k not in here or k not in there or here[k].shape != there[k].shape}
 
 

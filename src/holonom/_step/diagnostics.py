@@ -1,18 +1,98 @@
-"""Diagnostics of a group, read from the phases of its buckets."""
+"""Diagnostics of an optimizer: residuals, cotangencies and temperatures per group, and skipped steps."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from .._torch import full_precision
 from ..constraints.base import Constraint
+from ..errors import NonFiniteGradientError, ProjectionError
 from ..scheme import compile_word
+from . import edits
 from .buckets import Bucket
 from .integrate import Phase
+
+
+class Diagnosed(Optimizer):
+    """The part of an optimizer that looks at its system."""
+
+    _spaces: dict[Tensor, Constraint]
+    _skipped: dict[torch.device, Tensor]
+    _buckets: Callable[[], list[list[Bucket]]]
+    _note: Callable[[Iterable[Tensor]], None]
+
+    def check(self) -> None:
+        """Raise if a step was skipped on the device, or a constraint is lost; reads the device once."""
+        if skipped := self._read_skipped():
+            raise NonFiniteGradientError(
+                f"{skipped} step(s) since the last check() met a NaN or infinite gradient or a projection without a "
+                f"root and were left out; the weights are those of the last good step. Lower lr, clip gradients, or "
+                f"use a GradScaler."
+            )
+        for number, (residual, group) in enumerate(zip(self.residuals(), self.param_groups, strict=True)):
+            if group["params"] and not residual <= self._spaces[group["params"][0]].lost:
+                raise ProjectionError(
+                    f"group {number} has left its manifold: {group['constraint']} is violated by "
+                    f"{residual:.2g}. Its steps were too large to project; lower lr and call project_()"
+                )
+
+    def _read_skipped(self) -> int:
+        skipped = sum(int(count) for count in self._skipped.values())
+        for count in self._skipped.values():
+            count.zero_()  # in place: a captured graph goes on counting here
+        return skipped
+
+    def _warn_skipped(self) -> None:
+        if skipped := self._read_skipped():
+            warnings.warn(f"{skipped} step(s) were left out for non-finite numbers; check() says more", stacklevel=3)
+
+    @torch.no_grad()
+    def residuals(self) -> list[float]:
+        """Per group: the largest constraint violation of the parameters as they are now.
+
+        Relative (θ²+ξ²)/r² − 1 for circle and sphere, max|QᵀQ − I| for orthogonal, max|g| for level
+        sets, 0 without a constraint.
+        """
+        self._warn_skipped()
+        return [worst(buckets, lambda space, x: space.residual(x)) for buckets in self._buckets()]
+
+    @torch.no_grad()
+    def cotangencies(self) -> list[float]:
+        """Per group: the largest |∇g·p|, how far a momentum points off its manifold."""
+        return [worst(b, lambda space, x: space.cotangency(x), moving=True) for b in self._buckets()]
+
+    @torch.no_grad()
+    def temperatures(self) -> list[float]:
+        """Per group: pᵀp / degrees of freedom, constraints subtracted; NaN for words without momentum.
+
+        A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
+        """
+        pairs = zip(self.param_groups, self._buckets(), strict=True)
+        return [kinetic_temperature(group, buckets) for group, buckets in pairs]
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
+        for buckets in self._buckets():
+            for bucket in buckets:
+                for p, name in zip(bucket.params, bucket.names, strict=True):
+                    edits.take_up(self._spaces[p], p, name, self.state, force=True)
+                self._note(bucket.params)
+
+    @torch.no_grad()
+    def scale_momenta_(self, factor: float) -> None:
+        """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
+        for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
+            if not compile_word(group["scheme"]).overdamped:  # M keeps its last noise where others keep momenta
+                for momentum in [m for b in buckets for x in b.phases() for m in x.momenta]:
+                    momentum.mul_(factor)
 
 
 @full_precision()

@@ -88,8 +88,13 @@ def _check_seed(seed: Any) -> None:
 
 
 def check_replicas(group: dict[str, Any]) -> None:
-    """Seeds of shape (R,) need parameters of shape (R, …)."""
-    seed = group["seed"]
+    """Seeds and rates of shape (R,) need parameters of shape (R, …)."""
+    seed, lr = group["seed"], group["lr"]
+    if isinstance(lr, Tensor) and lr.numel() > 1 and any(p.shape[: lr.ndim] != lr.shape for p in group["params"]):
+        raise ValueError(
+            f"Tensor lr must be 1-element, or have one element a replica, the parameters' first dimension; got "
+            f"{tuple(lr.shape)}"
+        )
     if isinstance(seed, Tensor) and seed.ndim:
         for p in group["params"]:
             if p.shape[:1] != seed.shape:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from .._random import philox
 from .._torch import full_precision
-from ..scheme import Op, compile_word
+from ..scheme import OVERDAMPED, Op, compile_word
 from .buckets import Bucket, State
 from .integrate import Eager, Normals, Scalar
 from .letters import Numbers, make_ready, plain
@@ -40,7 +39,7 @@ def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tens
     h = plain(group["lr"])
     if work.buckets and not (isinstance(h, float) and h == 0.0):
         owed = owed_at_start(group, h) if group["owed"] is None else group["owed"]
-        skip = run(work, state, scheme.program, Numbers.of(group, h, owed), skip)
+        skip = run(work, state[group["params"][0]], scheme.program, Numbers.of(group, h, owed), skip)
         group["owed"] = owed_next(owed, h, skip) if scheme.tail else 0.0
     count(group, state, skip)
     return skip
@@ -51,7 +50,7 @@ def pay_owed(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Ten
     group, tail = work.group, compile_word(work.group["scheme"]).tail
     owed = group["owed"]
     if tail and work.buckets and (isinstance(owed, Tensor) or owed):
-        skip = run(work, state, tail, Numbers.of(group, 0.0, owed), skip, ends_step=False)
+        skip = run(work, state[group["params"][0]], tail, Numbers.of(group, 0.0, owed), skip, ends_step=False)
         group["owed"] = 0.0 if skip is None else owed_next(owed, 0.0, skip)
     return skip
 
@@ -81,18 +80,16 @@ def count(group: Group, state: dict[Tensor, State], skip: Tensor | None) -> None
 
 
 def run(
-    work: Work,
-    state: dict[Tensor, State],
-    program: tuple[Op, ...],
-    numbers: Numbers,
-    skip: Tensor | None,
-    ends_step: bool = True,
+    work: Work, anchor: State, program: tuple[Op, ...], numbers: Numbers, skip: Tensor | None, ends_step: bool = True
 ) -> Tensor | None:
-    """Letter by letter over all buckets; E sees them together. Returns where the step was left out."""
+    """Letter by letter over all buckets; E sees them together. Returns where the step was left out.
+
+    ``anchor`` is the state of the group's first parameter, where its clock and thermostat are.
+    """
     group, buckets, gradients = work
-    space, anchor = buckets[0].space, state[group["params"][0]]
+    space = buckets[0].space
     backend = choose_backend(group, buckets)
-    noise = _noise_source(group, anchor, buckets)
+    noise = _noise_source(group, anchor, buckets, overdamped=program[0].letter in OVERDAMPED)
     xi = anchor["thermostat"].clone() if "thermostat" in anchor else None
     draw = 0 if ends_step else -len(program)  # draws of synchronize() are not those of the step that follows
     sign = -1.0 if group["maximize"] else 1.0
@@ -130,9 +127,10 @@ def pays(group: Group, elements: int) -> bool:
     return elements * group["step"] >= COMPILE_AFTER if fuse is None else fuse
 
 
-def _noise_source(group: Group, anchor: State, buckets: list[Bucket]) -> Callable[[Bucket, int], list[Normals]]:
+def _noise_source(
+    group: Group, anchor: State, buckets: list[Bucket], overdamped: bool
+) -> Callable[[Bucket, int], list[Normals]]:
     """Normals by bucket and draw."""
-    overdamped = compile_word(group["scheme"]).overdamped
     fill: Callable[..., Tensor] = philox.normals
     if pays(group, DRAW_COST * sum(b.elements for b in buckets)):
         from .._backends.inductor import compiled_normals
@@ -146,7 +144,6 @@ def _noise_source(group: Group, anchor: State, buckets: list[Bucket]) -> Callabl
     return normals
 
 
-@cache
 def stages(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None, bool]]:
     """The program cut at its E's, whose result later letters need: letters, the E that follows, whether it is last."""
     cut: list[tuple[tuple[Op, ...], Op | None, bool]] = []

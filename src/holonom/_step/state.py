@@ -35,6 +35,19 @@ class Landed(NamedTuple):
         return version(p) == self.version and torch.equal(p.detach(), self.after)
 
 
+def without_duplicates(params: Any) -> list[Any]:
+    """The parameters of a group as a list; one that is given twice counts once, with torch's warning."""
+    given = [params] if isinstance(params, Tensor) else list(params)
+    by_id = {id(x[1] if isinstance(x, tuple) else x): x for x in reversed(given)}
+    if len(by_id) < len(given):
+        warnings.warn(
+            "optimizer contains a parameter group with duplicate parameters; each counts once (tied weights are one "
+            "parameter: model.parameters() lists them once)",
+            stacklevel=5,
+        )
+    return list(reversed(by_id.values()))
+
+
 def check_params(params: list[Any], known: set[int]) -> None:
     """Real floating-point tensors, each in one group only; ``known`` holds the ids of those already given."""
     for p in params:

@@ -14,6 +14,9 @@ class Free(Constraint):
     def __repr__(self) -> str:
         return "Free()"
 
+    def view(self, q: Tensor) -> Tensor:
+        return q
+
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         pass
 

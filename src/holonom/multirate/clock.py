@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, PartitionError
+from .._step.checkpoint import ADDED
 from .._step.state import check_params
 from .due import DueOptimizer, RateError
 
@@ -171,7 +172,7 @@ def check_rates(optimizer: Any, saved: dict[str, Any]) -> None:
     params = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in saved.get("param_groups", []) for number in group["params"]]
     for p, number in zip(params, numbers, strict=False):
-        missing = sorted(set(optimizer.state.get(p, {})) - set(saved.get("state", {}).get(number, {})))
+        missing = sorted(set(optimizer.state.get(p, {})) - set(saved.get("state", {}).get(number, {})) - ADDED)
         if missing:
             raise CheckpointError(
                 f"the checkpoint has no {', '.join(missing)} of parameter {number}: another kind of multirate "

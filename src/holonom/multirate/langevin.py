@@ -103,7 +103,7 @@ def run_part(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Ten
     if at == 0:
         owed = run.owed_at_start(group, h) if group["owed"] is None else group["owed"]
     program = spread(scheme.program, every)[at] if drift else scheme.program
-    skip = run.run(work, state, program, Numbers.of(group, h, owed), skip)
+    skip = run.run(work, state[group["params"][0]], program, Numbers.of(group, h, owed), skip)
     cycle_ends = at == every - 1 or not drift
     group["owed"] = run.owed_next(owed, h if scheme.tail and cycle_ends else 0.0, skip)
     return skip
