@@ -437,13 +437,21 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holonom", "label", str(write_images(tmp_path)), "--port", "0",
                "--labeller", "Ann Lee"]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    url = process.stdout.readline()
-    token = (tmp_path / "labels" / "token").read_text().strip()
-    assert url.startswith("http://127.0.0.1:")
-    assert url.endswith(f"/{token}/#Ann%20Lee\n")
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    # A background job of a shell ignores SIGINT, and its children inherit that.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline()
+        token = (tmp_path / "labels" / "token").read_text().strip()
+        assert url.startswith("http://127.0.0.1:")
+        assert url.endswith(f"/{token}/#Ann%20Lee\n")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
     assert process.returncode == 0
     assert "Traceback" not in said
