@@ -13,6 +13,7 @@ def sample(n=200, classes=4, seed=0, scale=2.0):
     return p, torch.randint(classes, (n,), generator=generator)
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize("bins", [5, 15, 40])
 def test_calibration_error_equals_torchmetrics(bins):
     functional = pytest.importorskip("torchmetrics.functional.classification")

@@ -21,7 +21,7 @@ from .output import INTERRUPTED, REFUSED, Refusal, say
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = sys.argv[1:] if words is None else list(words)
-    options = _parser().parse_args(words)
+    options = make_parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -45,7 +45,8 @@ def _how_to_continue(options: argparse.Namespace, words: list[str]) -> str:
     return f"; continue from the last checkpoint with: {command}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
     parser = argparse.ArgumentParser(
         "holonom", description="The papers' figures and tables as runs that end in a verdict."
     )
