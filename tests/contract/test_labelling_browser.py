@@ -87,7 +87,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def expect(page: Any, done: int) -> None:
     """Wait until the page shows image ``done + 1``."""
     playwright.expect(page.locator("#count")).to_have_text(f"{done + 1} of {COUNT}")
-    playwright.expect(page.locator("#desk")).to_have_attribute("aria-busy", "false")
+    playwright.expect(page.locator("#task")).to_have_attribute("aria-busy", "false")
 
 
 def test_a_person_labels_all_images(page: Any, server: Server) -> None:

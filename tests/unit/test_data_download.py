@@ -1,4 +1,4 @@
-"""Downloads are kept only when their content is right, and leave nothing behind otherwise."""
+"""Downloads are stored only when their content is right, and leave nothing behind otherwise."""
 
 import gzip
 import hashlib

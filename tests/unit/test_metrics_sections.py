@@ -179,11 +179,11 @@ def test_a_history_of_weights():
     assert counts.sum(1).tolist() == [12, 12]
     assert counts[1].tolist() == [3, 0, 9]
     assert history.near_zero("0.weight", 0.2).tolist() == [1.0, 0.25]
-    with pytest.raises(KeyError, match="not kept"):
+    with pytest.raises(KeyError, match="not recorded"):
         history.values("0.bias")
     with pytest.raises(ValueError, match="names no parameter"):
         WeightHistory(model, "9.*")
-    with pytest.raises(ValueError, match="nothing was kept"):
+    with pytest.raises(ValueError, match="nothing was recorded"):
         WeightHistory(model).values("0.weight")
 
 
