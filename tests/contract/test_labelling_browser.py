@@ -1,6 +1,6 @@
 """The labelling page in a real browser: keys, clicks, undo, reload, and a server that is killed and restarted.
 
-The server without a browser is tested in tests/unit/test_labelling.py.
+The server without a browser is tested in tests/unit/test_labelling_server.py.
 """
 
 from __future__ import annotations

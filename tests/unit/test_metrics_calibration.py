@@ -62,7 +62,7 @@ def test_honest_probabilities_are_calibrated():
     assert float(brier_score(flat, y)) == pytest.approx(0.75)
 
 
-def test_models_in_front_are_scored_together():
+def test_leading_dimensions_are_models():
     pairs = [sample(seed=s) for s in range(3)]
     p, y = torch.stack([p for p, _ in pairs]), pairs[0][1]
     for score in (expected_calibration_error, negative_log_likelihood, brier_score):

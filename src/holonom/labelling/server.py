@@ -201,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdecimal():
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "the Content-Length header is missing")
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "the Content-Length header must be a whole number")
         if int(length) > _MAX_BODY:
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {_MAX_BODY} bytes")
         try:
