@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := src tests benchmarks examples
 PIP := -m pip install --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest -n auto
 
 .PHONY: run test test-browser test-distributed test-docs test-integrations test-kill test-long test-oldest
 .PHONY: lint bench browser clean
@@ -17,21 +17,22 @@ run: $(VENV)/ready
 
 # The default tests, at most six minutes on two cores. Slow kinds of tests have one representative case here.
 # The other targets run what is left out, by marker; pyproject.toml says what each marker means.
+# They keep a file in one worker, because its tests share processes or a browser.
 test: $(VENV)/dev-ready lint
-	$(PYTEST) -n auto --dist worksteal
+	$(PYTEST) --dist worksteal
 
 test-distributed test-docs test-kill test-long: test-%: $(VENV)/dev-ready
-	$(PYTEST) -m $*
+	$(PYTEST) --dist loadfile -m $*
 
 test-browser: $(VENV)/dev-ready $(VENV)/browser-ready browser
-	$(PYTEST) -m browser
+	$(PYTEST) --dist loadfile -m browser
 
 test-integrations: $(VENV)/dev-ready $(VENV)/integrations-ready
-	$(PYTEST) -m integrations
+	$(PYTEST) --dist loadfile -m integrations
 
 # Part of the default tests with the oldest supported torch. By hand: its environment downloads gigabytes.
 test-oldest: $(OLDEST)/ready
-	$(OLDEST)/bin/python -m pytest tests/unit/test_letters.py tests/unit/test_oracle.py \
+	$(OLDEST)/bin/python -m pytest -n auto --dist worksteal tests/unit/test_letters.py tests/unit/test_oracle.py \
 		tests/contract/test_edits.py tests/contract/test_gradients.py tests/contract/test_resume.py \
 		tests/contract/test_schedules.py tests/law/test_linear_map.py tests/law/test_sgd.py
 
@@ -63,7 +64,7 @@ $(VENV)/%-ready: $(VENV)/ready
 $(OLDEST)/ready: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python $(PIP) 'torch==2.6.*'
-	$(OLDEST)/bin/python $(PIP) -e . pytest scipy
+	$(OLDEST)/bin/python $(PIP) -e . pytest pytest-xdist scipy
 	touch $@
 
 clean:

@@ -18,7 +18,7 @@ def test_every_marker_is_left_out_by_default_and_has_a_target(request):
     assert sorted(targets) == sorted([*(f"test-{marker}" for marker in markers), "test-oldest"])
     for marker in markers:
         target = re.search(rf"^(?:.* )?test-{marker}(?: .*)?:.*\n\t(.*)$", MAKEFILE, re.MULTILINE)
-        assert target[1] in (f"$(PYTEST) -m {marker}", "$(PYTEST) -m $*")
+        assert target[1].endswith((f" -m {marker}", " -m $*"))
 
 
 def test_the_oldest_torch_runs_files_that_exist():
