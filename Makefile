@@ -1,18 +1,40 @@
 # Two commands on a fresh machine: `make run` and `make test`. Both make the environment they need.
 PYTHON ?= python3
 VENV := .venv
+OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 CODE := src tests benchmarks examples
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := -m pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python $(PIP) -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -n auto
 
-.PHONY: run test lint bench browser clean
+.PHONY: run test test-browser test-distributed test-docs test-integrations test-kill test-long test-oldest
+.PHONY: lint bench browser clean
 
 run: $(VENV)/ready
 	$(BIN)/holonom reproduce fig1 --scale ci
 	$(BIN)/holonom report
 
+# The default tests, at most six minutes on two cores. Slow kinds of tests have one representative case here.
+# The other targets run what is left out, by marker; pyproject.toml says what each marker means.
+# They keep a file in one worker, because its tests share processes or a browser.
 test: $(VENV)/dev-ready lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST) --dist worksteal
+
+test-distributed test-docs test-kill test-long: test-%: $(VENV)/dev-ready
+	$(PYTEST) --dist loadfile -m $*
+
+test-browser: $(VENV)/dev-ready $(VENV)/browser-ready browser
+	$(PYTEST) --dist loadfile -m browser
+
+test-integrations: $(VENV)/dev-ready $(VENV)/integrations-ready
+	$(PYTEST) --dist loadfile -m integrations
+
+# Part of the default tests with the oldest supported torch. By hand: its environment downloads gigabytes.
+test-oldest: $(OLDEST)/ready
+	$(OLDEST)/bin/python -m pytest -n auto --dist worksteal tests/unit/test_letters.py tests/unit/test_oracle.py \
+		tests/contract/test_edits.py tests/contract/test_gradients.py tests/contract/test_resume.py \
+		tests/contract/test_schedules.py tests/law/test_linear_map.py tests/law/test_sgd.py
 
 lint: $(VENV)/dev-ready
 	$(BIN)/ruff check $(CODE)
@@ -22,24 +44,28 @@ lint: $(VENV)/dev-ready
 bench: $(VENV)/bench-ready
 	$(BIN)/python -m benchmarks.run --out results/bench
 
-# The labelling page is tested in a real browser where there is one; without, that test says so and is skipped.
 browser:
-	command -v chromium || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
+	command -v chromium || command -v chromium-browser || command -v google-chrome \
+		|| (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
 
-# torch first and by itself, so that nothing else can choose another build of it.
+# torch is installed first and alone, so that no other requirement chooses its build.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
-	$(PIP) -e '.[experiments]'
+	$(INSTALL) torch
+	$(INSTALL) -e '.[experiments]'
 	touch $@
 
-$(VENV)/dev-ready: $(VENV)/ready
-	$(PIP) -e '.[dev]'
+# bench-ready, browser-ready, dev-ready, integrations-ready: one extra of pyproject.toml each.
+$(VENV)/%-ready: $(VENV)/ready
+	$(INSTALL) -e '.[$*]'
 	touch $@
 
-$(VENV)/bench-ready: $(VENV)/ready
-	$(PIP) -e '.[bench]'
+# torch 2.6 has wheels for Python 3.10 to 3.13. Some of these tests use scipy.
+$(OLDEST)/ready: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python $(PIP) 'torch==2.6.*'
+	$(OLDEST)/bin/python $(PIP) -e . pytest pytest-xdist scipy
 	touch $@
 
 clean:
-	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) results .pytest_cache .mypy_cache .ruff_cache

@@ -4,6 +4,9 @@ Parameters are positions, and an optimizer step is one step of a constrained, st
 partitioned, multirate molecular-dynamics integrator.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from . import constraints, data, init, landscape, metrics, models, multirate, penalties, presets
 from .ensemble import Ensemble
 from .errors import (
@@ -47,10 +50,14 @@ __all__ = [
     "SimulatedTempering",
     "TemperatureSchedule",
     "annealing",
+    "batches",
     "constraints",
     "cycling",
     "data",
+    "experiments",
+    "gan",
     "init",
+    "labelling",
     "landscape",
     "metrics",
     "models",
@@ -60,4 +67,22 @@ __all__ = [
     "posterior_temperature",
     "presets",
     "prior_weight_decay",
+    "report",
+    "training",
 ]
+
+# Imported on first use, so that `import holonom` stays quick.
+_LAZY = ("batches", "experiments", "gan", "labelling", "report", "training")
+
+if TYPE_CHECKING:
+    from . import batches, experiments, gan, labelling, report, training
+else:
+
+    def __getattr__(name):
+        if name in _LAZY or name == "soft":  # soft: deprecated, says so when it is imported
+            return importlib.import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

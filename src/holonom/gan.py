@@ -17,7 +17,7 @@ from .errors import CheckpointError
 
 Progress = Callable[[int, int], None]
 
-_LATENTS, _CHOSEN = 0, 1  # draws: of training, and of pictures to look at
+_TRAINING, _SAMPLES = 0, 1  # streams of the random numbers
 
 
 def train_gan(
@@ -35,13 +35,14 @@ def train_gan(
     checkpoint_every: int = 500,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Play the game for ``steps`` steps; both networks are changed.
+    """Train both networks for ``steps`` steps, in place.
 
-    A step moves the discriminator D down
+    A step of the discriminator D descends
 
         mean log(1 + e^{−D(x)}) + mean log(1 + e^{D(G(z))})
 
-    and then, with the same z, the generator G down the non-saturating mean log(1 + e^{−D(G(z))}), each by Adam.
+    and then, with the same z, a step of the generator G descends the non-saturating loss
+    mean log(1 + e^{−D(G(z))}), each by Adam.
 
         >>> generator, discriminator = Generator(), Discriminator()
         >>> train_gan(generator, discriminator, images, steps=10_000)
@@ -51,12 +52,12 @@ def train_gan(
         generator: z (N, latent) → pictures, as :class:`holonom.models.Generator`.
         discriminator: pictures → (N,) logits, positive for "real".
         images: (N, channels, height, width) on the networks' device, scaled as the generator's output is.
-        steps: how many in all, those of a resumed run included.
+        steps: total number, including those before a resume.
         latent: length of z, which is standard normal.
         batch: images in a step.
         lr, betas: of both optimizers.
-        seed: of the images' order and of every z.
-        checkpoint: a file. If it exists the run continues from it, on a CPU bit for bit as if it had not stopped.
+        seed: of the order of images and of every z.
+        checkpoint: a file. If it exists, the run continues from it; on a CPU bit-equal to an uninterrupted run.
         checkpoint_every: steps between checkpoints.
         progress: called with (steps done, steps).
 
@@ -67,9 +68,9 @@ def train_gan(
         raise TypeError(f"images must be floats, scaled as the generator's output is, got {images.dtype}")
     key = torch.tensor(seed, device=images.device)
     order = Shuffled(images, images, batch, key)
-    rules = {"steps": steps, "latent": latent, "batch": batch, "lr": lr, "betas": tuple(betas), "seed": seed}
-    game = _Game(generator, discriminator, rules, torch.zeros(steps, 2, device=images.device))
-    start = game.load(checkpoint) if checkpoint is not None and checkpoint.exists() else 0
+    settings = {"steps": steps, "latent": latent, "batch": batch, "lr": lr, "betas": tuple(betas), "seed": seed}
+    trainer = _Trainer(generator, discriminator, settings, torch.zeros(steps, 2, device=images.device))
+    start = trainer.load(checkpoint) if checkpoint is not None and checkpoint.exists() else 0
     layout = Layout([torch.Size((batch, latent))], [0], images.device)
     rows = torch.empty(0)
     generator.train()
@@ -78,65 +79,69 @@ def train_gan(
         epoch, place = divmod(step, order.per_epoch)
         if place == 0 or step == start:
             rows = order.order(epoch)
-        game.play(step, images[rows[place]], layout.draw(key, torch.full_like(key, step), _LATENTS)[0].to(images.dtype))
+        z = layout.draw(key, torch.full_like(key, step), _TRAINING)[0].to(images.dtype)
+        trainer.step(step, images[rows[place]], z)
         if checkpoint is not None and ((step + 1) % checkpoint_every == 0 or step + 1 == steps):
-            game.save(checkpoint, step + 1)
+            trainer.save(checkpoint, step + 1)
         if progress is not None:
             progress(step + 1, steps)
-    return game.losses.cpu()
+    return trainer.losses.cpu()
 
 
 def latents(count: int, latent: int = 100, *, seed: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """(count, latent) standard normals: the same for a seed on every device, to rounding, and none of training's."""
+    """(count, latent) standard normals: equal on every device up to rounding, and independent of those of training."""
     key = torch.tensor(seed, device=device)
     layout = Layout([torch.Size((count, latent))], [0], key.device)
-    return layout.draw(key, torch.zeros_like(key), _CHOSEN)[0]
+    return layout.draw(key, torch.zeros_like(key), _SAMPLES)[0]
 
 
-class _Game:
-    """Two networks, their optimizers, and the losses so far; ``rules`` are what a checkpoint must agree on."""
+class _Trainer:
+    """Two networks, their optimizers and the losses so far; a checkpoint must have the same ``settings``."""
 
-    def __init__(self, generator: nn.Module, discriminator: nn.Module, rules: dict[str, Any], losses: Tensor) -> None:
-        self.players = {"generator": generator, "discriminator": discriminator}
+    def __init__(
+        self, generator: nn.Module, discriminator: nn.Module, settings: dict[str, Any], losses: Tensor
+    ) -> None:
+        self.networks = {"generator": generator, "discriminator": discriminator}
         self.optimizers = {
-            name: torch.optim.Adam(player.parameters(), rules["lr"], betas=rules["betas"])
-            for name, player in self.players.items()
+            name: torch.optim.Adam(network.parameters(), settings["lr"], betas=settings["betas"])
+            for name, network in self.networks.items()
         }
-        self.rules = rules
+        self.settings = settings
         self.losses = losses
 
-    def play(self, step: int, real: Tensor, z: Tensor) -> None:
-        generator, discriminator = self.players.values()
+    def step(self, number: int, real: Tensor, z: Tensor) -> None:
+        generator, discriminator = self.networks.values()
         made = generator(z)
-        of_discriminator = softplus(-discriminator(real)).mean() + softplus(discriminator(made.detach())).mean()
-        self._descend("discriminator", of_discriminator)
-        of_generator = softplus(-discriminator(made)).mean()
-        self._descend("generator", of_generator)
-        self.losses[step] = torch.stack([of_discriminator.detach(), of_generator.detach()])
+        discriminator_loss = softplus(-discriminator(real)).mean() + softplus(discriminator(made.detach())).mean()
+        self._descend("discriminator", discriminator_loss)
+        generator_loss = softplus(-discriminator(made)).mean()
+        self._descend("generator", generator_loss)
+        self.losses[number] = torch.stack([discriminator_loss.detach(), generator_loss.detach()])
 
     def _descend(self, name: str, loss: Tensor) -> None:
-        parameters = list(self.players[name].parameters())
+        parameters = list(self.networks[name].parameters())
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.grad = gradient
         self.optimizers[name].step()
         self.optimizers[name].zero_grad()
 
     def save(self, path: Path, step: int) -> None:
-        state: dict[str, Any] = {"step": step, "losses": self.losses, "rules": self.rules}
-        for name, player in self.players.items():
-            state[name] = player.state_dict()
+        # "rules" is the key of the settings in existing files.
+        state: dict[str, Any] = {"step": step, "losses": self.losses, "rules": self.settings}
+        for name, network in self.networks.items():
+            state[name] = network.state_dict()
             state[f"{name}'s optimizer"] = self.optimizers[name].state_dict()
         save(state, path)
 
     def load(self, path: Path) -> int:
         state = load(path, "delete it to start over", self.losses.device)
         try:
-            then = state["rules"]
-            if changed := [name for name, value in self.rules.items() if then[name] != value]:
-                differences = ", ".join(f"{name} {then[name]}, not {self.rules[name]}" for name in changed)
-                raise ValueError(f"it is of another game: {differences}")
-            for name, player in self.players.items():
-                player.load_state_dict(state[name])
+            saved = state["rules"]
+            if changed := [name for name, value in self.settings.items() if saved[name] != value]:
+                differences = ", ".join(f"{name} {saved[name]}, not {self.settings[name]}" for name in changed)
+                raise ValueError(f"it was made with other settings: {differences}")
+            for name, network in self.networks.items():
+                network.load_state_dict(state[name])
                 self.optimizers[name].load_state_dict(state[f"{name}'s optimizer"])
         except Exception as error:
             raise CheckpointError(f"{path} cannot be continued ({error}); delete it to start over") from None

@@ -1,4 +1,7 @@
-"""The labelling page in a real browser: keys, clicks, undo, reload, and a server that is killed in between."""
+"""The labelling page in a real browser: keys, clicks, undo, reload, and a server that is killed and restarted.
+
+The server without a browser is tested in tests/unit/test_labelling_server.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from holonom.labelling.journal import order
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright: pip install it")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH"),
+]
 
 COUNT = 8
 QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -38,18 +44,18 @@ def page(browser: Any) -> Iterator[Any]:
     context = browser.new_context()
     page = context.new_page()
     page.set_default_timeout(5000)
-    asked: list[str] = []
-    wrong: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
+    requested: list[str] = []
+    errors: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
     yield page
     context.close()
-    assert not wrong
-    assert all(re.match(r"http://127\.0\.0\.1:|data:", url) for url in asked)
+    assert not errors
+    assert all(re.match(r"http://127\.0\.0\.1:|data:", url) for url in requested)
 
 
 class Server:
-    """``holonom label`` as a process of its own, which can be killed and started again."""
+    """``holonom label`` in another process, which can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         images = np.zeros((COUNT, 28, 28), dtype=np.uint8)
@@ -79,18 +85,18 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def expect(page: Any, done: int) -> None:
-    """The page asks for image ``done + 1`` and shows it."""
+    """Wait until the page shows image ``done + 1``."""
     playwright.expect(page.locator("#count")).to_have_text(f"{done + 1} of {COUNT}")
-    playwright.expect(page.locator("#desk")).to_have_attribute("aria-busy", "false")
+    playwright.expect(page.locator("#task")).to_have_attribute("aria-busy", "false")
 
 
 def test_a_person_labels_all_images(page: Any, server: Server) -> None:
-    own = order("Zoë Q", COUNT)
+    images = order("Zoë Q", COUNT)
     page.goto(server.url)
     page.get_by_label("Your name").fill("Zoë Q")
     page.get_by_role("button", name="Begin").click()
     expect(page, 0)
-    assert page.locator("#image").get_attribute("src") == f"image/{own[0]}"
+    assert page.locator("#image").get_attribute("src") == f"image/{images[0]}"
     assert page.locator("#image").evaluate("image => image.naturalWidth") == 28
     playwright.expect(page.locator("#undo")).to_be_disabled()
 
@@ -99,7 +105,7 @@ def test_a_person_labels_all_images(page: Any, server: Server) -> None:
     page.get_by_role("button", name="3", exact=True).click()
     expect(page, 2)
     page.keyboard.press("x")  # no label
-    page.keyboard.press("Control+1")  # the browser's own
+    page.keyboard.press("Control+1")  # a shortcut of the browser
     page.keyboard.press("9")
     expect(page, 3)
     page.keyboard.press("Backspace")
@@ -113,7 +119,7 @@ def test_a_person_labels_all_images(page: Any, server: Server) -> None:
 
     page.reload()
     expect(page, 3)
-    assert page.locator("#image").get_attribute("src") == f"image/{own[3]}"
+    assert page.locator("#image").get_attribute("src") == f"image/{images[3]}"
     playwright.expect(page.locator("#undo")).to_have_text("⌫ Undo 0")
 
     server.kill()
@@ -138,7 +144,7 @@ def test_a_person_labels_all_images(page: Any, server: Server) -> None:
 
     people = read_people(server.folder / "labels")
     assert people.names == ("Zoë Q",)
-    pressed = dict(zip(own, (7, 3, 0, 5, 6, 1, 8, 1), strict=True))
+    pressed = dict(zip(images, (7, 3, 0, 5, 6, 1, 8, 1), strict=True))
     assert people.labels[0].tolist() == [pressed[image] for image in range(COUNT)]
 
 

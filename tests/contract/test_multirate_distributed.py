@@ -13,6 +13,8 @@ from holonom.multirate import Multirate, MultirateLangevin, RandomSubsets, distr
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs torch with gloo")
 
+in_two_processes = pytest.mark.distributed
+
 RANKS, STEPS, EVERY = 2, 7, 3
 KINDS = ["sgd", "no drift", "langevin", "subsets"]
 HOOKS = [False, True]
@@ -85,6 +87,7 @@ def ranks(tmp_path_factory):
 CASES = [(kind, hook, 1) for kind in KINDS for hook in HOOKS] + [("sgd", True, 2)]
 
 
+@in_two_processes
 @pytest.mark.parametrize(("kind", "hook", "blocks"), CASES)
 def test_ranks_stay_bit_equal_and_follow_one_process_with_all_data(ranks, kind, hook, blocks):
     first, second = (results[f"{kind} {hook} {blocks}"] for results in ranks)
@@ -95,6 +98,7 @@ def test_ranks_stay_bit_equal_and_follow_one_process_with_all_data(ranks, kind, 
         torch.testing.assert_close(first[name], value, rtol=1e-5, atol=1e-6)
 
 
+@in_two_processes
 def test_fast_steps_send_the_head_s_buckets_alone(ranks):
     for results in ranks:
         sent = results["sgd True 1"]["sent"].reshape(STEPS, -1)

@@ -218,7 +218,7 @@ class Writer:
 
 def test_curves_are_logged_when_asked(tmp_path, monkeypatch):
     writer = Writer()
-    monkeypatch.setattr("holonom.cli._require", lambda *_, **__: None)
+    monkeypatch.setattr("holonom.cli.output.require", lambda *_, **__: None)
     monkeypatch.setattr("holonom.experiments.reproduce._writer", lambda folder: writer)
     assert here(tmp_path, "--tensorboard") == 0
     labels, values = curves(tmp_path)

@@ -50,7 +50,7 @@ def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Run a command that must fail in the orderly way; returns what it said."""
+    """Run a command that must be refused; returns its error message."""
     try:
         code = main(words)
     except SystemExit as stop:  # argparse
@@ -163,7 +163,7 @@ def test_missing_extras_are_named(capsys, monkeypatch, module, extra, words):
     assert f"pip install 'holonom[{extra}]'" in said
 
 
-def test_a_mistake_in_an_experiment_is_not_hidden(tmp_path, monkeypatch):
+def test_an_exception_in_an_experiment_is_raised(tmp_path, monkeypatch):
     def wrong(run: Run, settings: SimpleNamespace) -> list[Claim]:
         raise ZeroDivisionError("a mistake")
 
@@ -175,7 +175,7 @@ def test_a_mistake_in_an_experiment_is_not_hidden(tmp_path, monkeypatch):
 # ── report and data ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_report_ends_with_the_path_and_names_what_it_left_out(capsys, tmp_path):
+def test_report_prints_its_path_and_what_it_left_out(capsys, tmp_path):
     assert main(["reproduce", "fig0", "--quiet", "--out", str(tmp_path)]) == 0
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")

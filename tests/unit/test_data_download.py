@@ -1,4 +1,4 @@
-"""Downloads are kept only when their content is right, and leave nothing behind otherwise."""
+"""Downloads are stored only when their content is right, and leave nothing behind otherwise."""
 
 import gzip
 import hashlib
@@ -84,7 +84,7 @@ def test_a_damaged_file_of_the_other_kind_makes_room(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["", ".gz", "zip", "tar.gz"])
-def test_wrong_content_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_wrong_content_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     urls = publish(tmp_path, kind)
     register(monkeypatch, urls, "packed" if kind in ("zip", "tar.gz") else "")
     for path in (tmp_path / "home").iterdir():
@@ -101,7 +101,7 @@ def test_an_archive_without_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
             get("tiny", tmp_path / "root", progress=False)
 
 
-def test_no_home_and_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_downloads_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, dict.fromkeys(CONTENT, (tmp_path / "nowhere").as_uri()))
     with pytest.raises(DataError, match=r"nowhere could not be downloaded.*put one.txt, two.txt there by hand"):
         get("tiny", tmp_path, progress=False)

@@ -43,7 +43,7 @@ def test_idx_comes_back_as_it_was(tmp_path: Path) -> None:
     assert got.train_labels.dtype == torch.int64
 
 
-def test_unpublished_content_is_refused_unless_asked_for(tmp_path: Path) -> None:
+def test_unpublished_content_is_refused_unless_verify_is_off(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     with pytest.raises(DataError, match="train-images-idx3-ubyte is not mnist's"):
         mnist(tmp_path)

@@ -1,4 +1,4 @@
-"""The game of generator and discriminator: its steps written out, its resumption, and what it learns."""
+"""Training of a GAN: its steps against formulas, resuming, and what it learns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATENT, SIZE, BATCH, RATE, BETAS = 2, 3, 8, 0.01, (0.5, 0.999)
 
 
 class Line(nn.Module):
-    """x ↦ wx, (N, inputs) → (N, outputs); remembers what it was given."""
+    """x ↦ wx, (N, inputs) → (N, outputs); records its inputs."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Adam:
 
 
 def test_steps_are_the_formulas() -> None:
-    """Against the game of two linear maps written out: gradients by hand, Adam by hand, in the order of moves."""
+    """Two linear maps, with gradients and Adam written out."""
     x, w, u = normal(BATCH, SIZE), normal(LATENT, SIZE, seed=1), normal(SIZE, 1, seed=2)
     generator, discriminator = Line(w), Line(u)
     losses = train_gan(
@@ -76,7 +76,7 @@ def test_steps_are_the_formulas() -> None:
     assert all(p.grad is None for p in (generator.weight, discriminator.weight))
 
 
-def test_every_step_has_latents_and_images_of_its_own() -> None:
+def test_every_step_draws_new_latents_and_images() -> None:
     x = torch.arange(10.0, dtype=torch.float64)[:, None].repeat(1, 2)
     generator, discriminator = Line(normal(LATENT, 2)), Line(normal(2, 1))
     train_gan(generator, discriminator, x, 6, latent=LATENT, batch=4, seed=5)
@@ -94,11 +94,11 @@ def small(seed: int = 0) -> tuple[Generator, Discriminator]:
         return Generator(width=2, depth=3), Discriminator(width=2, depth=3)
 
 
-def play(
+def train(
     steps: int, checkpoint: Path | None = None, stop: int | None = None, seed: int = 3, lr: float = 2e-4
 ) -> tuple[list[Tensor], Tensor]:
-    """The end of a game with 12 images, interrupted after ``stop`` steps if that is given."""
-    players = small()
+    """Train with 12 images; interrupted after ``stop`` steps if that is given."""
+    networks = small()
     images = normal(12, 1, 28, 28).float().tanh()
 
     def progress(done: int, total: int) -> None:
@@ -106,35 +106,35 @@ def play(
         if done == stop:
             raise KeyboardInterrupt
 
-    losses = train_gan(*players, images, steps, batch=5, lr=lr, seed=seed, checkpoint=checkpoint, checkpoint_every=2,
+    losses = train_gan(*networks, images, steps, batch=5, lr=lr, seed=seed, checkpoint=checkpoint, checkpoint_every=2,
                        progress=progress)  # fmt: skip
-    return [x for player in players for x in player.state_dict().values()], losses
+    return [x for network in networks for x in network.state_dict().values()], losses
 
 
 def test_resuming_is_bit_equal(tmp_path: Path) -> None:
     random = torch.get_rng_state()
-    expected, losses = play(7)
+    expected, losses = train(7)
     with pytest.raises(KeyboardInterrupt):
-        play(7, tmp_path / "gan.pt", stop=5)
-    found, again = play(7, tmp_path / "gan.pt")
+        train(7, tmp_path / "gan.pt", stop=5)
+    found, again = train(7, tmp_path / "gan.pt")
     assert torch.equal(losses, again)
     for ours, theirs in zip(expected, found, strict=True):
         assert torch.equal(ours, theirs)
-    finished, _ = play(7, tmp_path / "gan.pt", stop=1)  # nothing is left to play
+    finished, _ = train(7, tmp_path / "gan.pt", stop=1)  # all steps are done
     for ours, theirs in zip(expected, finished, strict=True):
         assert torch.equal(ours, theirs)
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_checkpoints_of_other_games_are_refused(tmp_path: Path) -> None:
-    play(4, tmp_path / "gan.pt")
-    with pytest.raises(CheckpointError, match=r"gan\.pt cannot be continued .*another game: steps 4, not 5"):
-        play(5, tmp_path / "gan.pt")
+def test_checkpoints_of_other_settings_are_refused(tmp_path: Path) -> None:
+    train(4, tmp_path / "gan.pt")
+    with pytest.raises(CheckpointError, match=r"gan\.pt cannot be continued .*other settings: steps 4, not 5"):
+        train(5, tmp_path / "gan.pt")
     with pytest.raises(CheckpointError, match=r"lr 0\.0002, not 0\.01, seed 3, not 4"):
-        play(4, tmp_path / "gan.pt", seed=4, lr=0.01)
+        train(4, tmp_path / "gan.pt", seed=4, lr=0.01)
     (tmp_path / "gan.pt").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"gan\.pt cannot be read"):
-        play(4, tmp_path / "gan.pt")
+        train(4, tmp_path / "gan.pt")
 
 
 def test_bad_images_are_refused() -> None:
@@ -159,7 +159,7 @@ def brightness(generator: Generator) -> float:
 
 
 def test_the_generator_learns_what_the_images_have_in_common() -> None:
-    """All are white, so its own become brighter."""
+    """All images are white, so the generated ones become brighter."""
     generator, discriminator = small()
     before = brightness(generator)
     train_gan(generator, discriminator, torch.full((16, 1, 28, 28), 0.9), 100, batch=16, lr=5e-3)

@@ -13,6 +13,7 @@ def sample(n=200, classes=4, seed=0, scale=2.0):
     return p, torch.randint(classes, (n,), generator=generator)
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize("bins", [5, 15, 40])
 def test_calibration_error_equals_torchmetrics(bins):
     functional = pytest.importorskip("torchmetrics.functional.classification")
@@ -61,7 +62,7 @@ def test_honest_probabilities_are_calibrated():
     assert float(brier_score(flat, y)) == pytest.approx(0.75)
 
 
-def test_models_in_front_are_scored_together():
+def test_leading_dimensions_are_models():
     pairs = [sample(seed=s) for s in range(3)]
     p, y = torch.stack([p for p, _ in pairs]), pairs[0][1]
     for score in (expected_calibration_error, negative_log_likelihood, brier_score):

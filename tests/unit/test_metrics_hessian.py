@@ -21,15 +21,15 @@ def perceptron():
 def dense(model, names):
     """∂²L/∂θ² row by row, with the loss written as a function of one vector."""
     model = model.eval()
-    own = dict(model.named_parameters())
-    sizes = [own[name].numel() for name in names]
+    named = dict(model.named_parameters())
+    sizes = [named[name].numel() for name in names]
 
     def loss(vector):
         parts = vector.split(sizes)
-        state = {name: part.view_as(own[name]) for name, part in zip(names, parts, strict=True)}
+        state = {name: part.view_as(named[name]) for name, part in zip(names, parts, strict=True)}
         return F.cross_entropy(torch.func.functional_call(model, state, (X,)), Y)
 
-    start = torch.cat([own[name].detach().flatten() for name in names])
+    start = torch.cat([named[name].detach().flatten() for name in names])
     return torch.autograd.functional.hessian(loss, start)
 
 

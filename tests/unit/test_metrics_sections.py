@@ -89,7 +89,7 @@ def test_an_autoregression_has_its_known_time(rho):
     assert float(potential_scale_reduction(draws)) == pytest.approx(1, abs=0.01)
 
 
-def test_components_keep_their_shape_and_stuck_ones_are_nan():
+def test_components_keep_their_shape_and_constant_ones_are_nan():
     draws = np.stack([autoregression(0.5, 200), np.ones((4, 200)), autoregression(0.0, 200, seed=1)], -1)
     found = effective_sample_size(torch.from_numpy(draws).reshape(4, 200, 3, 1))
     assert found.shape == (3, 1)
@@ -97,7 +97,7 @@ def test_components_keep_their_shape_and_stuck_ones_are_nan():
     assert found[0, 0] < found[2, 0]
 
 
-def test_a_drifting_chain_is_seen_alone_and_among_others():
+def test_a_drifting_chain_is_detected_alone_and_among_others():
     draws = autoregression(0.0, 500)
     draws[0] += 3
     assert float(potential_scale_reduction(draws)) > 1.2
@@ -143,7 +143,7 @@ def test_distance_is_relative_to_the_start_and_without_buffers():
     assert float(distance(model, start, start)) == 0
 
 
-def test_replicas_have_their_own_distance():
+def test_every_replica_has_a_distance():
     one, two = (Ensemble(perceptron, 3, seed=s) for s in (0, 1))
     found = distance(one, one, two)
     assert found.shape == (3,)
@@ -151,7 +151,7 @@ def test_replicas_have_their_own_distance():
         torch.testing.assert_close(found[i], distance(perceptron(), one.alone(i), two.alone(i)))
 
 
-def test_a_way_is_at_least_as_long_as_it_is_far():
+def test_a_path_is_at_least_as_long_as_its_displacement():
     model, states = perceptron(), [perceptron().state_dict() for _ in range(4)]
     found = travelled(model, [*states, states[0]])
     assert found.displacement[0] == 0
@@ -179,11 +179,11 @@ def test_a_history_of_weights():
     assert counts.sum(1).tolist() == [12, 12]
     assert counts[1].tolist() == [3, 0, 9]
     assert history.near_zero("0.weight", 0.2).tolist() == [1.0, 0.25]
-    with pytest.raises(KeyError, match="not kept"):
+    with pytest.raises(KeyError, match="not recorded"):
         history.values("0.bias")
     with pytest.raises(ValueError, match="names no parameter"):
         WeightHistory(model, "9.*")
-    with pytest.raises(ValueError, match="nothing was kept"):
+    with pytest.raises(ValueError, match="nothing was recorded"):
         WeightHistory(model).values("0.weight")
 
 

@@ -67,12 +67,14 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("make", PUBLISHED)
 def test_resnets_have_the_published_number_of_parameters(make: Callable[..., ResNet]) -> None:
-    assert count(make()) == PUBLISHED[make]
-    assert count(make(pool=True)) == PUBLISHED[make]
+    with torch.device("meta"):
+        assert count(make()) == PUBLISHED[make]
+        assert count(make(pool=True)) == PUBLISHED[make]
 
 
 def test_resnet50_has_23520842_parameters() -> None:
-    assert count(resnet50()) == 23_520_842
+    with torch.device("meta"):
+        assert count(resnet50()) == 23_520_842
 
 
 @pytest.mark.parametrize("make", PUBLISHED)
@@ -193,8 +195,8 @@ def test_latent_line() -> None:
         latent_line(first, second[:50])
 
 
-def test_a_few_steps_of_the_game() -> None:
-    """The discriminator learns to tell random squares from what the generator makes."""
+def test_a_few_steps_train_the_discriminator() -> None:
+    """The discriminator learns to separate white images from generated ones."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         generator, discriminator = Generator(width=4), Discriminator(width=4)
@@ -231,8 +233,8 @@ def test_an_ensemble_is_its_members(name: str) -> None:
     x, y = pictures(4, *shape), torch.tensor([0, 1, 2, 3])
     outputs = ensemble(x)
     members = ensemble.unstack()
-    for own, member in zip(outputs, members, strict=True):
-        torch.testing.assert_close(own, member(x), rtol=1e-4, atol=1e-5)
+    for output, member in zip(outputs, members, strict=True):
+        torch.testing.assert_close(output, member(x), rtol=1e-4, atol=1e-5)
     if not trains:
         return
     gradients, losses = ensemble.train().gradients(cross_entropy, x, y)

@@ -1,4 +1,4 @@
-"""The report: whole, self-contained, escaped, and unimpressed by broken files."""
+"""The report is complete, self-contained and escaped, and leaves out broken files."""
 
 import base64
 import json
@@ -58,7 +58,7 @@ def write(root: Path, folder: str = "fig1", **changes: Any) -> Path:
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, the text, and a check that what opens closes."""
+    """Collects tags with their attributes and the text; checks that every tag is closed."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def page(root: Path) -> Page:
     return Page(write_report(root)[0].read_text(encoding="utf-8"))
 
 
-def test_everything_a_reader_could_ask_is_there(tmp_path):
+def test_every_part_of_a_record_is_shown(tmp_path):
     write(tmp_path)
     text = page(tmp_path).text
     for part in (
@@ -120,7 +120,7 @@ def test_everything_a_reader_could_ask_is_there(tmp_path):
         assert part in text, part
 
 
-def test_the_page_needs_nothing_beside_it(tmp_path):
+def test_the_page_is_self_contained(tmp_path):
     write(tmp_path)
     html = page(tmp_path)
     assert not html.all("script")
@@ -136,8 +136,8 @@ def test_the_page_needs_nothing_beside_it(tmp_path):
     assert "@media print" in style
 
 
-def test_the_page_can_be_heard(tmp_path):
-    """Language, one first heading, no level left out, pictures with words, columns and rows named."""
+def test_the_page_is_accessible(tmp_path):
+    """Language, one h1, no heading level left out, alt texts, headers of columns and rows."""
     write(tmp_path)
     write(tmp_path, "fig2", claims=[claim(verdict=FAILS), claim(verdict=OPEN)])
     html = page(tmp_path)
@@ -153,8 +153,8 @@ def test_the_page_can_be_heard(tmp_path):
         assert verdict in html.text
 
 
-def test_text_is_text(tmp_path):
-    """Whatever a record holds reaches the reader's eye, never the browser's parser."""
+def test_text_is_escaped(tmp_path):
+    """No text of a record is parsed as HTML."""
     evil = "<script>alert(\"x\")</script> & 'q' </style>"
     write(
         tmp_path,
@@ -220,7 +220,7 @@ def test_broken_records_do_not_stop_the_others(tmp_path):
         assert problem in text
 
 
-def test_a_record_of_the_least_size_is_shown(tmp_path):
+def test_a_minimal_record_is_shown(tmp_path):
     place = tmp_path / "fig1"
     place.mkdir()
     least = {"id": "fig1", "scale": "ci", "seed": 0, "device": "cpu", "seconds": 1, "claims": [claim(detail="")]}
@@ -231,7 +231,7 @@ def test_a_record_of_the_least_size_is_shown(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["gone.png", "../../secret.png", "runs.csv", "result.json"])
-def test_only_the_experiments_own_pictures_are_taken_in(tmp_path, file):
+def test_only_pictures_of_the_experiments_folder_are_embedded(tmp_path, file):
     (tmp_path / "secret.png").write_bytes(PIXEL)
     write(tmp_path / "runs", figures=[{"file": file, "caption": "Not this one."}])
     html = page(tmp_path / "runs")

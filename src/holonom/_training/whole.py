@@ -10,7 +10,6 @@ from torch import Tensor
 
 from .._backends.inductor import DRAW_OPTIONS
 from .._step.buckets import Bucket, State
-from .._step.integrate import Scalar
 from .._step.letters import Numbers, is_noisy, plain
 from .._step.run import Group, Work, owed_at_start, run
 from ..scheme import Scheme, compile_word
@@ -31,9 +30,16 @@ class GroupStep(NamedTuple):
     buckets: list[Bucket]
     names: list[list[str]]
     scheme: Scheme
-    numbers: Numbers
-    owed: Tensor  # of shape (1,) or (R,): what a program writes to a float64 of no dimension is lost (torch 2.13, CPU)
+    fixed: Numbers  # zeros, for which no noise is drawn, and the user's tensors
+    live: list[bool]  # which numbers are read from ``values`` instead
+    values: Tensor
+    owed: Tensor  # of shape (1,) or (R,)
     anchor: State
+
+    def numbers(self) -> Numbers:
+        # Views of a vector: a program rounds float64 inputs without dimensions to float32 (torch 2.13, CPU).
+        numbers = Numbers(*(self.values[i] if live else self.fixed[i] for i, live in enumerate(self.live)))
+        return numbers._replace(owed=self.owed.reshape(()) if self.owed.numel() == 1 else self.owed)
 
 
 class WholeStep:
@@ -67,25 +73,32 @@ class WholeStep:
             for group, buckets in zip(optimizer.param_groups, everyone, strict=True):
                 optimizer._take_up_edits([Work(group, buckets, None)])  # type: ignore[attr-defined]
             self._plan = [self._group_step(*one) for one in zip(optimizer.param_groups, everyone, now, strict=True)]
-            noisy = any(is_noisy(op.letter, g.numbers) for g in self._plan for op in g.scheme.program)
+            noisy = any(is_noisy(op.letter, g.fixed) for g in self._plan for op in g.scheme.program)
             self._program = compile_step(_whole_step, DRAW_OPTIONS if noisy else _OPTIONS)
             self._signature = signature
         for step, numbers in zip(self._plan, now, strict=True):
-            for target, value in zip((*step.numbers, step.owed), (*numbers, numbers.owed), strict=True):
-                if isinstance(target, Tensor) and target is not value:
-                    target.copy_(torch.as_tensor(value))
+            host = [x if live else 0.0 for x, live in zip(numbers, step.live, strict=True)]
+            step.values.copy_(torch.tensor(host, dtype=torch.float64))
+            step.owed.copy_(torch.as_tensor(numbers.owed))
         return True
 
     def _group_step(self, group: Group, buckets: list[Bucket], numbers: Numbers) -> GroupStep:
         names = {id(p): name for name, p in self._stepper.ensemble.named_parameters()}
-        frozen = {**group, "step": 0, "fuse": False}
-        device = buckets[0].device
-        rest = numbers._replace(owed=0.0)
-        tensors = Numbers(*(_as_tensor(name, x, device) for name, x in rest._asdict().items()))
-        owed = torch.zeros_like(numbers.h if isinstance(numbers.h, Tensor) and numbers.h.ndim else torch.zeros(1), dtype=torch.float64, device=device)
-        anchor = self._stepper.optimizer.state[group["params"][0]]
-        by_bucket = [[names[id(p)] for p in b.params] for b in buckets]
-        return GroupStep(frozen, buckets, by_bucket, compile_word(group["scheme"]), tensors, owed, anchor)
+        live = [name == "h" or bool(x) if isinstance(x, float) else False for name, x in numbers._asdict().items()]
+        live[1] = False  # what is owed is the program's to write
+        per_replica = numbers.h.shape if isinstance(numbers.h, Tensor) and numbers.h.ndim else (1,)
+        double = {"dtype": torch.float64, "device": buckets[0].device}
+        return GroupStep(
+            {**group, "step": 0, "fuse": False},
+            buckets,
+            [[names[id(p)] for p in b.params] for b in buckets],
+            compile_word(group["scheme"]),
+            numbers._replace(owed=0.0),
+            live,
+            torch.zeros(len(live), **double),  # type: ignore[call-overload]
+            torch.zeros(per_replica, **double),  # type: ignore[call-overload]
+            self._stepper.optimizer.state[group["params"][0]],
+        )
 
     def __call__(self) -> None:
         assert self._program is not None
@@ -94,19 +107,18 @@ class WholeStep:
     def finish(self) -> None:
         """Tell the groups what they owe."""
         for group, step in zip(self._stepper.optimizer.param_groups, self._plan, strict=True):
-            per_replica = isinstance(step.numbers.h, Tensor) and step.numbers.h.ndim
-            group["owed"] = step.owed.clone() if per_replica else float(step.owed)
+            group["owed"] = step.owed.clone() if step.owed.numel() > 1 else float(step.owed)
 
 
 def _whole_step(loss: Loss, stepper: Stepper, plan: list[GroupStep]) -> None:
     gradients = stepper.differentiate(loss)
-    for group, buckets, names, scheme, numbers, owed, anchor in plan:
-        own = [[gradients[name] for name in bucket] for bucket in names]
-        numbers = numbers._replace(owed=owed.reshape(()) if owed.numel() == 1 else owed)
-        run(Work(group, buckets, own), anchor, scheme.program, numbers, None)
-        if scheme.tail:
-            owed.copy_(numbers.h)  # type: ignore[arg-type]
-        anchor["clock"].add_(1)
+    for step in plan:
+        numbers = step.numbers()
+        own = [[gradients[name] for name in bucket] for bucket in step.names]
+        run(Work(step.group, step.buckets, own), step.anchor, step.scheme.program, numbers, None)
+        if step.scheme.tail:
+            step.owed.copy_(numbers.h)  # type: ignore[arg-type]
+        step.anchor["clock"].add_(1)
     stepper.cursor.add_(1)
 
 
@@ -120,13 +132,6 @@ def _is_traceable(group: Group, buckets: list[Bucket]) -> bool:
 def _numbers(group: Group) -> Numbers:
     h = plain(group["lr"])
     return Numbers.of(group, h, owed_at_start(group, h) if group["owed"] is None else group["owed"])
-
-
-def _as_tensor(name: str, x: Scalar, device: torch.device) -> Scalar:
-    """Zero stays a number, so that no noise is drawn for it; h is always a tensor."""
-    if isinstance(x, Tensor):
-        return x
-    return torch.full((), x, dtype=torch.float64, device=device) if x or name == "h" else x
 
 
 def _kinds(numbers: Numbers) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Data sets, made or read; nothing is downloaded unless :func:`get` is asked to."""
+"""Data sets, made or read; only :func:`get` downloads anything."""
 
 from .chess import chess
 from .cifar import cifar10

@@ -39,7 +39,7 @@ def cifar10(root: Root = None, *, verify: bool = True) -> ImageSet:
 
 
 def _png_folder(root: Root) -> Path | None:
-    """Where the PNG images are, if they are needed: the binary files come first."""
+    """The folder of PNG images; None if the binary files are present, which come first, or there is no folder."""
     try:
         find("cifar-10", "test_batch.bin", root)
     except DataError:

@@ -1,4 +1,4 @@
-"""Fetching data sets from their public homes: only when asked, and checked before they are kept."""
+"""Downloads data sets from their public homes and checks them before they are stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = 1 << 16
 
 
 def get(name: str, root: Root = None, *, progress: bool = True) -> list[Path]:
-    """Download a set's missing or damaged files into a data root; returns where all of them are.
+    """Download a set's missing or damaged files into a data root; returns the paths of all files.
 
     The root is the argument, else $HOLONOM_DATA, else the user's cache folder. A file appears under its
     name only when it is complete and its content has the registered checksum.
@@ -45,7 +45,7 @@ def _download(url: str, files: list[File], folder: Path, name: str, progress: bo
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
-            _keep(_fetch(url, Path(scratch), progress), files, folder, name)
+            _store(_fetch(url, Path(scratch), progress), files, folder, name)
     except (OSError, HTTPException) as error:
         raise DataError(
             f"{url} could not be downloaded to {folder}: {error}. "
@@ -85,8 +85,8 @@ def _bar(size: int, label: str) -> Any:
     return tqdm(total=size or None, desc=label, unit="B", unit_scale=True)
 
 
-def _keep(fetched: Path, files: list[File], folder: Path, name: str) -> None:
-    """Check every file that was fetched, then give it its name in one step."""
+def _store(fetched: Path, files: list[File], folder: Path, name: str) -> None:
+    """Check every downloaded file, then move it to its final name atomically."""
     for file in files:
         part = _extract(fetched, file) if file.member else fetched
         confirm(unpack(part), file, file.url, name)

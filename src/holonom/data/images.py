@@ -1,4 +1,4 @@
-"""What every image set is: images and labels that belong together, for training and for testing."""
+"""Image sets: images and labels for training and for testing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ImageSet(NamedTuple):
 
 
 def checked(name: str, images: ImageSet, classes: int = 10) -> ImageSet:
-    """The set itself, unless its parts do not fit each other."""
+    """The set itself; raises DataError if its parts do not fit together."""
     train, train_labels, test, test_labels = images
     for part, x, y in (("training", train, train_labels), ("test", test, test_labels)):
         if len(x) != len(y):

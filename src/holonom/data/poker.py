@@ -20,8 +20,8 @@ HANDS = (
 def poker(root: Root = None, *, verify: bool = True) -> Table:
     """25,010 hands (thesis Fig. 3.19): suit (0–3) and rank (0–12, the ace first) of five cards, and one of ten classes.
 
-    The file is no plain sample of the deck: it holds five royal flushes, chance would give one in 650,000
-    hands. :func:`deal_poker` is one.
+    The file is not a random sample: it holds five royal flushes, where chance gives one in 650,000 hands.
+    :func:`deal_poker` draws a random sample.
     """
     file = "poker-hand-training-true.data"
     lines = read_text("uci-poker-hand", file, root, verify=verify).split()
@@ -41,7 +41,7 @@ def deal_poker(hands: int, *, generator: torch.Generator | None = None) -> Table
     dealt = torch.empty(hands, 0, dtype=torch.int64)
     for held in range(CARDS):
         card = torch.randint(SUITS * RANKS - held, (hands,), generator=generator)
-        # The card-th of those still in the deck: step over the ones already held, from the lowest.
+        # Take the card-th card left in the deck: skip the dealt ones, from the lowest.
         for taken in dealt.sort(1).values.unbind(1):
             card = card + (card >= taken)
         dealt = torch.cat([dealt, card[:, None]], 1)
@@ -52,7 +52,7 @@ def deal_poker(hands: int, *, generator: torch.Generator | None = None) -> Table
 def classify_poker(attributes: Tensor) -> Tensor:
     """The class 0–9 of every hand, see ``HANDS``; attributes are (N, 10) as in :class:`Table`.
 
-    The ace is low or high in a straight. Hands of equal ranks are told apart by their two largest
+    The ace is low or high in a straight. Pairs, triples and full houses follow from the two largest
     counts of one rank.
     """
     suits, ranks = attributes[:, 0::2], attributes[:, 1::2]
@@ -63,7 +63,7 @@ def classify_poker(attributes: Tensor) -> Tensor:
     runs = (held.unfold(1, CARDS, 1) == 1).all(2).any(1)
     straight = runs | ace_high
     classes = torch.zeros(len(attributes), dtype=torch.int64)
-    # Later lines overrule earlier ones.
+    # Later lines override earlier ones.
     for label, found in (
         (1, most == 2),
         (2, (most == 2) & (second == 2)),

@@ -1,4 +1,4 @@
-"""The data sets holonom can read: their files, what these must contain, and their public homes."""
+"""The data sets holonom can read: their files, checksums and public homes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DataSet:
 def lookup(name: str) -> DataSet:
     """The set of that name."""
     if name not in SETS:
-        raise DataError(f"no data set is called {name!r}; the known ones are {', '.join(SETS)}")
+        raise DataError(f"no data set is called {name!r}; there are {', '.join(SETS)}")
     return SETS[name]
 
 

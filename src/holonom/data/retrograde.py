@@ -1,4 +1,4 @@
-"""King and rook against king, solved: the depth of win of every position by retrograde analysis."""
+"""Solves king and rook against king: the depth of win of every position by retrograde analysis."""
 
 from __future__ import annotations
 

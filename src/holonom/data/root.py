@@ -1,4 +1,4 @@
-"""Where data lives: finding, reading and checking registered files."""
+"""Finds, reads and checks registered files in the data folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def variants(folder: Path, file: File) -> tuple[Path, Path]:
 
 
 def read(name: str, file: str, root: Root = None, *, verify: bool = True) -> bytes:
-    """A file's uncompressed content, which must be the published one unless ``verify`` is False."""
+    """A file's uncompressed content; its checksum is checked unless ``verify`` is False."""
     path = find(name, file, root)
     content = unpack(path)
     if verify:
@@ -53,7 +53,7 @@ def read(name: str, file: str, root: Root = None, *, verify: bool = True) -> byt
 
 
 def read_text(name: str, file: str, root: Root = None, *, verify: bool = True) -> str:
-    """The same, decoded; a text must hold something."""
+    """A file's text, which must not be empty; arguments as for :func:`read`."""
     content = read(name, file, root, verify=verify)
     try:
         text = content.decode("utf-8")
@@ -65,7 +65,7 @@ def read_text(name: str, file: str, root: Root = None, *, verify: bool = True) -
 
 
 def unpack(path: Path) -> bytes:
-    """Everything in a file, through gzip if its name says so."""
+    """The content of a file, decompressed if its name ends in .gz."""
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -73,7 +73,7 @@ def unpack(path: Path) -> bytes:
 
 
 def confirm(content: bytes, file: File, where: object, name: str) -> None:
-    """Refuse content that is not the registered one."""
+    """Raise DataError unless the content has the registered checksum."""
     digest = hashlib.sha256(content).hexdigest()
     if digest == file.sha256:
         return
@@ -86,7 +86,7 @@ def confirm(content: bytes, file: File, where: object, name: str) -> None:
 
 
 class FileStatus(NamedTuple):
-    """One file of a set: where it was found, and what is wrong with it; intact if nothing is."""
+    """One file of a set: its path, and what is wrong with it; an empty problem means intact."""
 
     file: str
     path: Path | None
@@ -94,7 +94,7 @@ class FileStatus(NamedTuple):
 
 
 class SetStatus(NamedTuple):
-    """A set and how many of its files are present; they have not been read."""
+    """A set and how many of its files are present; their content is not checked."""
 
     name: str
     title: str
@@ -110,7 +110,7 @@ def check(name: str, root: Root = None) -> list[FileStatus]:
 
 
 def list_sets(root: Root = None) -> list[SetStatus]:
-    """Every known set, and whether its files are here."""
+    """Every registered set, and how many of its files are present."""
     rows = []
     for dataset in SETS.values():
         paths = [path for file in dataset.files if (path := _locate(dataset.name, file, root))]

@@ -21,7 +21,7 @@ class Sentences(NamedTuple):
 
 
 def sst2(root: Root = None, *, verify: bool = True) -> Sentences:
-    """67,349 phrases to train on and 872 to test on, as in GLUE, whose own test labels are not public."""
+    """67,349 phrases to train on and 872 to test on, as in GLUE; GLUE's test labels are not public."""
     return Sentences(*_rows(root, "train.tsv", verify), *_rows(root, "dev.tsv", verify))
 
 

@@ -1,4 +1,4 @@
-"""People label images on a local page; what they said becomes the references of :mod:`holonom.metrics`' agreement."""
+"""People label images on a local page; :func:`holonom.metrics.agreement` compares their labels with models."""
 
 from .journal import CLASSES, Journal
 from .people import People, read_people, write_csv

@@ -1,10 +1,10 @@
-"""One person's labels as a file that only grows: a kill at any moment loses nothing that was acknowledged.
+"""One person's labels in an append-only file: a kill at any moment loses no acknowledged label.
 
-The first line says whose labels these are and of which images. Every further line is one press of a key,
+The first line names the person and the images. Every further line is one key press,
 
     {"image": 17, "label": 3}    or    {"undo": 17}
 
-written, flushed to the disk and only then answered. A line that a crash cut off was never answered; it is dropped.
+written and flushed to disk before it is acknowledged. An incomplete last line was never acknowledged; it is dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..errors import DataError
 CLASSES = 10
 SUFFIX = ".labels"
 _NAME = re.compile(r"\w[\w .'-]{0,39}")
-_LONGEST = 240  # bytes of a file's name, before its suffix
+_LONGEST = 240  # bytes of a file name, without the suffix
 
 
 class Conflict(ValueError):
-    """A label for an image that is not the one to label now: the page that sent it is out of date."""
+    """A label for an image that is not the next one: the page that sent it is out of date."""
 
 
 class Journal:
@@ -56,11 +56,11 @@ class Journal:
         return replay(self.path, self.images) if self.path.exists() else {}
 
     def next(self, given: dict[int, int]) -> int | None:
-        """The image to label now; None when all are."""
+        """The image to label now; None when all are labelled."""
         return next((image for image in self.order if image not in given), None)
 
     def label(self, image: int, label: int) -> None:
-        """Label the image that is next in this person's order; the same label twice is one."""
+        """Label the image that is next in this person's order; repeating the last request changes nothing."""
         if not _is_below(image, self.images):
             raise ValueError(f"there is no image {image!r}; they are numbered from 0 to {self.images - 1}")
         if not _is_below(label, CLASSES):
@@ -68,13 +68,13 @@ class Journal:
         with self._lock:
             given = self.given
             if given.get(image) == label:
-                return  # asked again because the answer got lost
+                return  # a repeated request: the reply to the first one was lost
             if image != self.next(given):
                 raise Conflict(f"image {image} is not the one to label now")
             self._append({"image": image, "label": label})
 
     def undo(self, image: int) -> None:
-        """Take back the last label, which must be this image's; nothing happens if it has none."""
+        """Undo the last label, which must belong to this image; nothing happens if the image has none."""
         if not _is_below(image, self.images):
             raise ValueError(f"there is no image {image!r}; they are numbered from 0 to {self.images - 1}")
         with self._lock:
@@ -99,39 +99,41 @@ class Journal:
         if not self.path.exists():
             self._create()
         with open(self.path, "r+b") as file:
-            file.seek(_whole(file.read()))  # over what a crash left of an unfinished line
+            file.seek(_complete(file.read()))  # overwrites an incomplete last line
             file.truncate()
             file.write(_line(entry))
             _to_disk(file)
 
     def _check(self, head: dict[str, Any]) -> None:
         if (head["images"], head["fingerprint"]) != (self.images, self.fingerprint):
-            raise DataError(f"{self.path} holds labels of other images; keep each set's labels in a folder of its own")
+            raise DataError(
+                f"{self.path} holds labels of other images; keep the labels of each set in a separate folder"
+            )
 
 
 def checked_name(person: str) -> str:
-    """The name without spaces around it, if it can be one."""
+    """The normalised name; raises ValueError if it is not allowed."""
     name = unicodedata.normalize("NFC", " ".join(person.split()))
     if not _NAME.fullmatch(name):
         raise ValueError(f"a name has 1 to 40 letters, digits, spaces and . ' - _, got {person[:60]!r}")
     if len(_stem(name)) > _LONGEST:
-        raise ValueError(f"{name} is too long for a file's name; give a shorter one")
+        raise ValueError(f"{name} is too long for a file name; give a shorter one")
     return name
 
 
 def _stem(person: str) -> str:
-    """Of the person's file."""
+    """The name of the person's file, without suffix."""
     return quote(person.casefold(), safe="")
 
 
 def order(person: str, images: int) -> list[int]:
-    """This person's own order of the images, the same whenever they come back."""
+    """The order in which this person sees the images; it depends on the name alone."""
     keys = [hashlib.sha256(f"{person.casefold()}/{image}".encode()).digest() for image in range(images)]
     return sorted(range(images), key=keys.__getitem__)
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """Whose labels a file holds, and of how many images."""
+    """The first line of a label file."""
     head = _entry(path, 1, path.read_bytes().split(b"\n", 1)[0])
     kinds = {"person": str, "images": int, "fingerprint": str, "classes": int}
     if any(not isinstance(head.get(key), kind) for key, kind in kinds.items()):
@@ -140,9 +142,9 @@ def read_head(path: Path) -> dict[str, Any]:
 
 
 def replay(path: Path, images: int) -> dict[int, int]:
-    """Labels by image, after all that was taken back."""
+    """Labels by image, with undone ones removed."""
     content = path.read_bytes()
-    lines = content[: _whole(content)].splitlines()
+    lines = content[: _complete(content)].splitlines()
     given: dict[int, int] = {}
     for number, line in enumerate(lines[1:], 2):
         entry = _entry(path, number, line)
@@ -166,7 +168,7 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return entry
 
 
-def _whole(content: bytes) -> int:
+def _complete(content: bytes) -> int:
     """Length of the complete lines."""
     return content.rfind(b"\n") + 1
 
@@ -185,7 +187,7 @@ def _to_disk(file: Any) -> None:
 
 
 def _folder_to_disk(folder: Path) -> None:
-    """The new name, too; where folders cannot be opened, the system sees to it."""
+    """Flush the new file name; systems that cannot open a folder do not need it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:

@@ -1,12 +1,12 @@
-// Shows one image at a time and sends what was pressed; where a person is, the server knows.
+// Shows one image at a time and sends the pressed digit. The server stores the progress.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
 let state = null; // the server's last answer
-let busy = false; // an answer is on its way
-let seen = false; // the image to label is on the screen: no other can be labelled
+let busy = false; // a request is under way
+let seen = false; // the image to label is on the screen; nothing is labelled before that
 
-const parts = ["welcome", "desk", "end"];
+const parts = ["welcome", "task", "end"];
 const show = (part) => parts.forEach((id) => { $(id).hidden = id !== part; });
 
 const keys = Array.from({ length: 10 }, (_, digit) => {
@@ -26,7 +26,7 @@ function person() {
   }
 }
 
-async function ask(path, body) {
+async function send(path, body) {
   const options = body && {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -45,17 +45,17 @@ async function ask(path, body) {
 
 const where = () => `state?person=${encodeURIComponent(person())}`;
 
-// Everything that talks to the server goes through here, one at a time.
+// All requests to the server go through here, one at a time.
 async function turn(path, body) {
   if (busy) return false;
   setBusy(true);
   try {
-    await draw(await ask(path, body));
+    await draw(await send(path, body));
     $("problem").hidden = true;
     return true;
   } catch (error) {
-    const behind = error.status === 409; // another page of the same person went on
-    if (behind) await ask(where()).then(draw).catch(() => {});
+    const behind = error.status === 409; // the same person labelled on another page
+    if (behind) await send(where()).then(draw).catch(() => {});
     $("problem").textContent = behind ? "This page was behind another one; here is where you are." : error.message;
     $("problem").hidden = false;
     return false;
@@ -66,7 +66,7 @@ async function turn(path, body) {
 
 function setBusy(value) {
   busy = value;
-  $("desk").setAttribute("aria-busy", value);
+  $("task").setAttribute("aria-busy", value);
 }
 
 async function draw(answer) {
@@ -78,7 +78,7 @@ async function draw(answer) {
   $("undo").disabled = last === null;
   $("last").textContent = last === null ? "" : ` ${last.label}`;
   $("total").textContent = total;
-  show(image === null ? "end" : "desk");
+  show(image === null ? "end" : "task");
   if (image === null) return;
   const picture = $("image");
   seen = false;

@@ -1,4 +1,4 @@
-"""What several people said, as the array that :func:`holonom.metrics.agreement` takes."""
+"""The labels of several people, as the array that :func:`holonom.metrics.agreement` takes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from torch import Tensor
 from ..errors import DataError
 from .journal import CLASSES, SUFFIX, read_head, replay
 
-_IMAGE = "image"  # heading of the first column
+_IMAGE = "image"  # the heading of the first column
 
 
 @dataclass(frozen=True)
 class People:
     """Names, and ``labels`` of shape (people, images).
 
-    ``unfinished`` names who has not labelled every image; ``fingerprint`` is the images' own, where it is known.
+    ``unfinished`` are the people who have not labelled every image. ``fingerprint`` identifies the images; it is empty
+    for labels read from a table.
     """
 
     names: tuple[str, ...]
@@ -30,12 +31,12 @@ class People:
 
 
 def read_people(path: Path) -> People:
-    """From a folder of label files, or from a table that :func:`write_csv` wrote.
+    """Read a folder of label files, or a table that :func:`write_csv` wrote.
 
         >>> people = read_people("labels")
         >>> metrics.agreement(model(images).argmax(-1)[None], people.labels)
 
-    Only those who labelled every image are in it.
+    Only people who labelled every image are included.
     """
     path = Path(path)
     if path.is_dir():
@@ -46,7 +47,7 @@ def read_people(path: Path) -> People:
 
 
 def write_csv(people: People, path: Path) -> None:
-    """A table: one row an image, one column a person."""
+    """Write a table: one row per image, one column per person."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     with open(partial, "w", newline="", encoding="utf-8") as file:
@@ -62,7 +63,9 @@ def _from_folder(folder: Path) -> People:
     if not files:
         raise DataError(f"there are no label files (*{SUFFIX}) in {folder}")
     if len({(head["fingerprint"], head["images"]) for head in heads}) > 1:
-        raise DataError(f"{folder} holds labels of several sets of images; keep each set's in a folder of its own")
+        raise DataError(
+            f"{folder} holds labels of several sets of images; keep the labels of each set in a separate folder"
+        )
     names, rows, unfinished = [], [], []
     for file, head in zip(files, heads, strict=True):
         given = replay(file, head["images"])

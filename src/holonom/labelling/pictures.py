@@ -22,7 +22,7 @@ KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 
 @dataclass(frozen=True)
 class Pictures:
-    """Encoded pictures in their order; ``fingerprint`` tells one set from another, on any machine."""
+    """Encoded pictures in order; ``fingerprint`` identifies the set and does not depend on the machine."""
 
     contents: tuple[bytes, ...]
     kinds: tuple[str, ...]
@@ -56,12 +56,12 @@ def load_pictures(path: Path) -> Pictures:
 
 
 def fingerprint(images: Array) -> str:
-    """Of (N, height, width) bytes: of the pixels, since encoders differ."""
+    """Hash of (N, height, width) bytes: of the pixels, because encoders differ."""
     return hashlib.sha256(repr(images.shape).encode() + images.tobytes()).hexdigest()
 
 
 def read_array(path: Path) -> Array:
-    """(N, height, width) bytes, from an ``.npz`` file as above."""
+    """(N, height, width) bytes from an ``.npz`` file, see :func:`load_pictures`."""
     try:
         with np.load(path, allow_pickle=False) as file:
             images: Array = file[ARRAY]
@@ -82,7 +82,7 @@ def read_array(path: Path) -> Array:
 def encode(image: Array) -> bytes:
     """A (height, width) array of bytes as a grey PNG."""
     height, width = image.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in image)  # each behind its filter, none
+    rows = b"".join(b"\0" + row.tobytes() for row in image)  # each row starts with its filter type: none
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     chunks = (_chunk(b"IHDR", header), _chunk(b"IDAT", zlib.compress(rows, 9)), _chunk(b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

@@ -1,13 +1,13 @@
-"""The labelling page's server: this machine only, nothing but the standard library.
+"""The labelling page's server: serves this machine only, needs nothing but the standard library.
 
     GET  /TOKEN/                    the page, and its style and script
-    GET  /TOKEN/state?person=NAME   where this person is: total, done, the image to label, the last label
+    GET  /TOKEN/state?person=NAME   progress of this person: total, done, the image to label, the last label
     GET  /TOKEN/image/7             a picture
     POST /TOKEN/label               {"person": NAME, "image": 7, "label": 3}   → state
     POST /TOKEN/undo                {"person": NAME, "image": 7}               → state
 
-The token keeps other programs and web pages out. It is kept beside the labels, so that a page that is open
-when the server stops goes on when it is started again.
+The token keeps other programs and web pages out. It is stored beside the labels, so that an open page
+continues to work after the server is restarted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .pictures import Pictures
 HOST = "127.0.0.1"
 PAGES = {"": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 TOKEN = re.compile(r"[0-9a-f]{32}")
-_LONGEST = 2000  # bytes of a request's body
+_MAX_BODY = 2000  # bytes
 _POLICY = "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; connect-src 'self'"
 
 
@@ -47,8 +47,8 @@ class Refused(Exception):
 
 
 @dataclass
-class Desk:
-    """The images, and the journals of those who label them."""
+class Task:
+    """The images, and the journals of the people who label them."""
 
     pictures: Pictures
     folder: Path
@@ -78,35 +78,35 @@ class Desk:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one desk; ``url`` is where."""
+    """Serves one task at the address ``url``."""
 
     daemon_threads = True
 
-    def __init__(self, desk: Desk, port: int) -> None:
-        self.desk = desk
+    def __init__(self, task: Task, port: int) -> None:
+        self.task = task
         super().__init__((HOST, port), Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a page that was closed while it was answered
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the page was closed during the reply
             super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.server_address[1]}/{self.desk.token}/"
+        return f"http://{HOST}:{self.server_address[1]}/{self.task.token}/"
 
 
 def make_server(pictures: Pictures, folder: Path, port: int = 0) -> Server:
-    """A server that is ready for ``serve_forever()``; port 0 takes any free one."""
+    """A server that is ready for ``serve_forever()``; port 0 takes a free port."""
     folder = Path(folder)
-    desk = Desk(pictures, folder, _token(folder))
+    task = Task(pictures, folder, _token(folder))
     try:
-        return Server(desk, port)
+        return Server(task, port)
     except OSError as error:
-        raise OSError(f"port {port} of {HOST} cannot be had ({error.strerror}); choose another") from None
+        raise OSError(f"port {port} of {HOST} cannot be used ({error.strerror}); choose another") from None
 
 
 def _token(folder: Path) -> str:
-    """The folder's own, made on the first call; for the owner's eyes."""
+    """The folder's token, created on the first call and readable by its owner only."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "token"
     if path.exists():
@@ -131,9 +131,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def _answer(self, act: Any) -> None:
+    def _answer(self, handle: Any) -> None:
         try:
-            kind, content = act(*self._place())
+            kind, content = handle(*self._place())
             status = HTTPStatus.OK
         except Refused as error:
             status, message = error.status, str(error)
@@ -145,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
             status, message = HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
         if status != HTTPStatus.OK:
             kind, content = "application/json", json.dumps({"error": message}).encode()
-            self.close_connection = True  # what is left of a refused request must not be read as the next one
+            self.close_connection = True  # the rest of a refused request must not be read as the next one
         self.send_response(status)
         for name, value in {
             "Content-Type": kind if kind.startswith("image/") else f"{kind}; charset=utf-8",
@@ -161,59 +161,59 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _place(self) -> tuple[str, dict[str, list[str]]]:
-        """What is asked for behind the token, and the query; refused unless host and token are ours."""
+        """The path behind the token, and the query; refuses other hosts and tokens."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         if host not in (HOST, "localhost"):
-            raise Refused(HTTPStatus.FORBIDDEN, "this server answers to its own address only")
+            raise Refused(HTTPStatus.FORBIDDEN, "this server answers requests for 127.0.0.1 and localhost only")
         address = urlsplit(self.path)
         token, slash, rest = address.path.removeprefix("/").partition("/")
-        if not (slash and hmac.compare_digest(token.encode(), self.server.desk.token.encode())):
+        if not (slash and hmac.compare_digest(token.encode(), self.server.task.token.encode())):
             raise Refused(HTTPStatus.FORBIDDEN, "wrong token; open the address that holonom label printed")
         return rest, parse_qs(address.query)
 
     def _get(self, place: str, query: dict[str, list[str]]) -> tuple[str, bytes]:
-        desk = self.server.desk
+        task = self.server.task
         if place in PAGES:
             return PAGES[place], (files(__package__) / (place or "page.html")).read_bytes()
         if place == "state":
-            return _json(desk.state(desk.journal(query.get("person", [None])[0])))
+            return _json(task.state(task.journal(query.get("person", [None])[0])))
         number = re.fullmatch(r"image/([0-9]{1,9})", place)
         if number is None:
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
-        if int(number[1]) >= len(desk.pictures):
+        if int(number[1]) >= len(task.pictures):
             raise Refused(HTTPStatus.NOT_FOUND, f"there is no image {int(number[1])}")
-        return desk.pictures.kinds[int(number[1])], desk.pictures.contents[int(number[1])]
+        return task.pictures.kinds[int(number[1])], task.pictures.contents[int(number[1])]
 
     def _post(self, place: str, query: dict[str, list[str]]) -> tuple[str, bytes]:
-        desk = self.server.desk
+        task = self.server.task
         if place not in ("label", "undo"):
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
         body = self._body()
-        journal = desk.journal(body.get("person"))
+        journal = task.journal(body.get("person"))
         if place == "label":
             journal.label(body.get("image"), body.get("label"))  # type: ignore[arg-type]
         else:
             journal.undo(body.get("image"))  # type: ignore[arg-type]
-        return _json(desk.state(journal))
+        return _json(task.state(journal))
 
     def _body(self) -> dict[str, Any]:
         if self.headers.get_content_type() != "application/json":
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdecimal():
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "say how long the body is")
-        if int(length) > _LONGEST:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {_LONGEST} bytes")
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "the Content-Length header must be a whole number")
+        if int(length) > _MAX_BODY:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {_MAX_BODY} bytes")
         try:
             body = json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the body is no JSON") from None
+            raise Refused(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
         if not isinstance(body, dict):
             raise Refused(HTTPStatus.BAD_REQUEST, "the body must be an object")
         return body
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: the terminal belongs to whoever started the server."""
+        """Logs nothing: the terminal shows what `holonom label` prints."""
 
 
 def _json(value: dict[str, Any]) -> tuple[str, bytes]:

@@ -1,4 +1,4 @@
-"""Numbers about what training found: boundaries, temperatures, mixing, calibration, agreement, sharpness."""
+"""Metrics of trained networks: boundaries, temperatures, mixing, calibration, agreement, sharpness."""
 
 from .agreement import Agreement, Spread, agreement, certainty, certainty_by_reference, max_softmax
 from .calibration import brier_score, expected_calibration_error, negative_log_likelihood

@@ -1,4 +1,4 @@
-"""Do models agree with each other, and with people, on what an image is? (thesis 6.2, Tables 6.5–6.9)"""
+"""Agreement of models with each other and with people on the labels of images (thesis 6.2, Tables 6.5–6.9)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean and a standard deviation (of the population asked)."""
+    """A mean and a population standard deviation."""
 
     mean: float
     std: float
@@ -85,7 +85,7 @@ def agreement(predictions: Tensor, references: Tensor) -> Agreement:
         agree=agree,
         references_agree=people_agree,
         wrong=agree & people_agree & (models[0] != people[0]),
-        misclassified_per_model=Spread(float(rates.mean()), float(rates.std(correction=0))),
+        misclassified_per_model=_spread(rates),
         misclassified_across_models=float(missed.any(0).double().mean()),
         pair_disagreement=_pairs(models),
         disagreement=float((~agree).double().mean()),
@@ -98,17 +98,14 @@ def max_softmax(probabilities: Tensor, found: Agreement) -> dict[str, Spread]:
 
     Args:
         probabilities: (M, N, C) of the models that were compared.
-        found: what :func:`agreement` said about their labels.
+        found: the result of :func:`agreement` for their labels.
     """
     if probabilities.ndim != 3 or probabilities.shape[1] != len(found.agree):
         raise ValueError(f"probabilities must be (M, {len(found.agree)}, C), got {tuple(probabilities.shape)}")
     largest = probabilities.max(-1).values.double()
     rows = {}
     for name, mask in found.cells().items():
-        own = largest[:, mask]
-        rows[name] = (
-            Spread(float(own.mean()), float(own.std(correction=0))) if own.numel() else Spread(*2 * [torch.nan])
-        )
+        rows[name] = _spread(largest[:, mask])
     return rows
 
 
@@ -126,20 +123,25 @@ def certainty_by_reference(predictions: Tensor, references: Tensor) -> dict[floa
         raise ValueError(f"{len(models)} images were predicted and {len(people)} labelled by people")
     found = {}
     for level in torch.unique(people).flip(0):
-        own = models[people == level]
-        found[float(level)] = Spread(float(own.mean()), float(own.std(correction=0)))
+        found[float(level)] = _spread(models[people == level])
     return found
 
 
 def _unanimous(labels: Tensor) -> Tensor:
-    """(N,): whether all voters say the same."""
+    """(N,): whether all voters give the same label."""
     return (labels == labels[0]).all(0)
 
 
 def _pairs(labels: Tensor) -> Spread:
     """Share of images on which two voters differ, over all pairs."""
     rates = [float((labels[i] != labels[j]).double().mean()) for i, j in combinations(range(len(labels)), 2)]
-    values = torch.tensor(rates or [0.0], dtype=torch.float64)
+    return _spread(torch.tensor(rates or [0.0], dtype=torch.float64))
+
+
+def _spread(values: Tensor) -> Spread:
+    """NaN if there are no values."""
+    if not values.numel():
+        return Spread(torch.nan, torch.nan)
     return Spread(float(values.mean()), float(values.std(correction=0)))
 
 

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: ECE, negative log-likelihood, Brier score."""
+"""Calibration of predicted probabilities: ECE, negative log-likelihood, Brier score."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
 
 
 def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """−mean log p(label); infinite where a label was given no probability at all. Arguments as above."""
+    """−mean log p(label); infinite if a label has probability 0. Arguments as above."""
     p, y = _checked(probabilities, labels)
     return -p.gather(-1, y[..., None])[..., 0].log().mean(-1)
 

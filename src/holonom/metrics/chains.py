@@ -1,4 +1,4 @@
-"""Has a chain mixed? Effective sample size, integrated autocorrelation time and R̂ of recorded draws (1.3.2.4)."""
+"""Mixing of a chain: effective sample size, integrated autocorrelation time and R̂ of recorded draws (1.3.2.4)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def effective_sample_size(draws: Any) -> Array:
 
 
 def autocorrelation_time(draws: Any) -> Array:
-    """IAT (1.67), in draws: how many of them are worth one independent one; chains × draws / ESS."""
+    """IAT (1.67) in draws, chains × draws / ESS: how many draws are worth one independent draw."""
     found = _array(draws)
     result: Array = found.shape[0] * found.shape[1] / _each(found, "ess")
     return result
 
 
 def potential_scale_reduction(draws: Any) -> Array:
-    """Rank-normalised split R̂ of every component; near 1 if chains cannot be told apart. One chain is split in two."""
+    """Rank-normalised split R̂ of every component; near 1 if the chains agree. One chain is split in two."""
     found = _array(draws)
     if len(found) == 1:
         half = found.shape[1] // 2
@@ -44,11 +44,11 @@ def _each(draws: Any, what: str) -> Array:
     try:
         from arviz_stats.base.array import array_stats
     except ImportError:
-        raise ImportError("judging mixing needs arviz-stats: pip install 'holonom[diagnostics]'") from None
+        raise ImportError("mixing diagnostics need arviz-stats: pip install 'holonom[diagnostics]'") from None
     found = _array(draws)
     flat = found.reshape(*found.shape[:2], -1)
     function = getattr(array_stats, what)
-    still = flat.std(axis=(0, 1)) == 0  # a constant has no autocorrelation to speak of
-    values = [np.nan if s else float(function(flat[..., i], chain_axis=0, draw_axis=1)) for i, s in enumerate(still)]
+    constant = flat.std(axis=(0, 1)) == 0  # its autocorrelation is not defined
+    values = [np.nan if c else float(function(flat[..., i], chain_axis=0, draw_axis=1)) for i, c in enumerate(constant)]
     result: Array = np.array(values).reshape(found.shape[2:])
     return result

@@ -1,4 +1,4 @@
-"""How sharply a planar classifier's boundary bends (thesis 4.7.3.3, Tables 4.1 and 4.5)."""
+"""Curvature of a planar classifier's boundary (thesis 4.7.3.3, Tables 4.1 and 4.5)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def boundary_curvature(
         κ = (φ_xx φ_y² − 2 φ_x φ_y φ_xy + φ_yy φ_x²) / (φ_x² + φ_y²)^{3/2},
 
     with central differences of the field on the grid, interpolated to the contour's points. Its error
-    falls with the square of the spacing h; on a polygon (a ReLU network) a corner of angle α is seen
+    falls with the square of the spacing h; on a polygon (a ReLU network) a corner of angle α appears
     as a bend of length ~h whose ∫|κ|ds is α within a factor of two, at any h. A grid cannot show a
     radius below h, so |κ| is capped at 1/h. Where all values lie in [0, 1] the field is taken in
     log-odds: the curve is the same, and a transition that is steep on the grid is still resolved. If
@@ -57,7 +57,7 @@ def boundary_curvature(
 
     Args:
         predict: (N, 2) positions → (N,) values.
-        bounds: the square [low, high]² to look at.
+        bounds: of the square [low, high]² that the grid covers.
         grid: nodes per side.
         level: the value on the boundary.
         method: "level" or "points".
@@ -137,7 +137,7 @@ def _evaluate(
     values: Tensor | None = None
     start = 0
     while start < total:
-        # The first call is small: it tells how many classifiers share the cache.
+        # The first call is small: its shape gives the number of classifiers.
         stop = min(start + (chunk or (16 if values is None else _fitting(values, axis.device))), total)
         index = torch.arange(start, stop, device=device)
         piece = torch.as_tensor(predict(torch.stack([axis[index % grid], axis[index // grid]], 1)))
@@ -177,7 +177,7 @@ def _curvature(values: Tensor, bounds: tuple[float, float], grid: int, level: fl
 
 
 def _log_odds(field: Array, level: float, eps: float) -> tuple[Array, float]:
-    """Probabilities as log-odds, kept within what their precision can tell from 0 and 1; other fields as they are."""
+    """Probabilities as log-odds, clipped where their precision ends; other fields unchanged."""
     if not (0 < level < 1 and field.min() >= 0 and field.max() <= 1):
         return field, level
     clipped = field.clip(eps / 2, 1 - eps / 2)
@@ -212,7 +212,7 @@ def _of_level_curve(field: Array, points: Array) -> Array:
             sums += weight * _differences(field, corner[:, 1] + up, corner[:, 0] + right)
     x, y, xx, yy, xy = sums
     slope = np.hypot(x, y)
-    # A flat field has no direction and a wild one is finer than the grid: both mean "bends as much as can be seen".
+    # A flat field has no direction, and a rough one is finer than the grid: both get the largest value a grid can show.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         bend = np.abs(xx * y**2 - 2 * x * y * xy + yy * x**2) / slope**3
     return np.where(bend <= 1, bend, 1.0)

@@ -1,4 +1,4 @@
-"""How far training went (thesis, equation 6.3)."""
+"""Distance between initial and trained weights (thesis, equation 6.3)."""
 
 from __future__ import annotations
 

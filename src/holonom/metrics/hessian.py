@@ -1,4 +1,4 @@
-"""Curvature of the loss without ever forming its Hessian: top eigenvalues and trace, per group of parameters."""
+"""Matrix-free curvature of the loss: top eigenvalues and trace of its Hessian, per group of parameters."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Hessian:
     Args:
         model: the network.
         loss: :func:`holonom.landscape.over` (data, loss), or a function of the model that returns the loss.
-        names: of the parameters that count; all others are constants.
+        names: of the parameters to differentiate by; all others are constants.
     """
 
     def __init__(
         self, model: nn.Module, loss: Evaluation | Function | Callable[[Any], Any], names: list[str] | None = None
     ) -> None:
-        known = dict(model.named_parameters())
-        wrong = [name for name in names or [] if name not in known]
+        available = dict(model.named_parameters())
+        wrong = [name for name in names or [] if name not in available]
         if wrong:
             raise ValueError(f"{', '.join(wrong[:4])}: not a parameter of the model")
         self.model = model
-        self.names = list(known) if names is None else names
-        self.parameters = [known[name] for name in self.names]
+        self.names = list(available) if names is None else names
+        self.parameters = [available[name] for name in self.names]
         if not self.parameters or not all(p.requires_grad for p in self.parameters):
             raise ValueError("a Hessian needs at least one parameter, and all of them must require gradients")
         self.loss = as_evaluation(loss)
@@ -55,8 +55,8 @@ class Hessian:
 
     def groups(self, blocks: Blocks = "auto") -> dict[str, Hessian]:
         """The diagonal blocks that belong to groups of parameters, named as by :func:`holonom.landscape.blocks_of`."""
-        own = set(self.names)
-        named = {label: [n for n in names if n in own] for label, names in blocks_of(self.model, blocks).items()}
+        selected = set(self.names)
+        named = {label: [n for n in names if n in selected] for label, names in blocks_of(self.model, blocks).items()}
         return {label: Hessian(self.model, self.loss, names) for label, names in named.items() if names}
 
     def product(self, vectors: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Hessian:
 
         Args:
             which: "largest", "smallest" (most negative), or "magnitude".
-            steps: at most so many products; ``steps`` × size numbers are kept.
+            steps: maximal number of products; ``steps`` × size numbers are stored.
             tolerance: stop once the residual ‖Hv − λv‖ of each is below this share of the largest |λ|.
         """
         orders: dict[str, Callable[[Tensor], Tensor]] = {
@@ -132,8 +132,8 @@ class Hessian:
             w = self.product(basis[-1])
             diagonal.append(float(w @ basis[-1]))
             for _ in range(2):  # once is not enough in finite precision
-                kept = torch.stack(basis)
-                w = w - kept.mT @ (kept @ w)
+                rows = torch.stack(basis)
+                w = w - rows.mT @ (rows @ w)
             norm = float(w.norm())
             t = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
             if beside:

@@ -83,9 +83,9 @@ def cross_section(
 
 
 def _widths(x: Tensor, y: Tensor, low: float, high: float) -> Tensor:
-    """Distances between the last leaving of one side and the first arrival at the other."""
+    """Distances between leaving one side and reaching the other."""
     found = []
-    came_from, left = 0, 0.0  # −1: was below low, +1: was above high; and where that ended
+    came_from, left = 0, 0.0  # the last side (−1 below low, +1 above high), and where the prediction left it
     for i in range(len(y)):
         side = -1 if y[i] <= low else 1 if y[i] >= high else 0
         if side and came_from == -side:

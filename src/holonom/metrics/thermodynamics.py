@@ -1,4 +1,4 @@
-"""Is the simulated network at its temperature? Kinetic and configurational temperature, layer by layer (3.38)."""
+"""Kinetic and configurational temperature of the simulated network, layer by layer (3.38)."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Reading:
 class Thermometer:
     """Reads every parameter's temperatures during a run.
 
-    In equilibrium each degree of freedom carries τ: equipartition, ⟨pᵢ²⟩ = τ (3.38), says so of momenta, and
-    the virial theorem, ⟨(qᵢ − ⟨qᵢ⟩) ∂U/∂qᵢ⟩ = τ, of positions. The two fail differently: a step that is too
-    large or a thermostat that is too weak shows in one of them first, and a layer that has not yet
-    found its equilibrium shows a configurational temperature below τ.
+    In equilibrium each degree of freedom carries τ: equipartition, ⟨pᵢ²⟩ = τ (3.38), holds for momenta, and
+    the virial theorem, ⟨(qᵢ − ⟨qᵢ⟩) ∂U/∂qᵢ⟩ = τ, for positions. They fail differently: a step that is too
+    large or a thermostat that is too weak shows in one of them first, and a layer that is not yet in
+    equilibrium shows a configurational temperature below τ.
 
     >>> thermometer = Thermometer(optimizer)
     >>> for x, y in loader:

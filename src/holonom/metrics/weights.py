@@ -1,4 +1,4 @@
-"""What became of the weights: their values and distributions over a run (Figs 3.6–3.8)."""
+"""Values and distributions of weights during a run (Figs 3.6–3.8)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WeightHistory:
 
     Args:
         model: the network (or an ensemble: all replicas go into one histogram, Fig. 3.8).
-        patterns: names of the parameters to keep.
+        patterns: names of the parameters to record.
     """
 
     def __init__(self, model: nn.Module, patterns: str | Sequence[str] = "*") -> None:
@@ -34,21 +34,21 @@ class WeightHistory:
                 f"{list(wanted)} names no parameter; there are {[n for n, _ in model.named_parameters()][:8]}"
             )
         self.steps: list[int] = []
-        self._kept: dict[str, list[Tensor]] = {name: [] for name in self._parameters}
+        self._copies: dict[str, list[Tensor]] = {name: [] for name in self._parameters}
 
     def __call__(self, step: int) -> None:
-        """Keep a copy of the weights as they are now."""
+        """Copy the present weights."""
         self.steps.append(step)
         for name, p in self._parameters.items():
-            self._kept[name].append(p.detach().cpu().clone())
+            self._copies[name].append(p.detach().cpu().clone())
 
     def values(self, name: str) -> Tensor:
         """(times, *shape)."""
-        if name not in self._kept:
-            raise KeyError(f"{name!r} is not kept; there are {', '.join(self._kept)}")
+        if name not in self._copies:
+            raise KeyError(f"{name!r} is not recorded; there are {', '.join(self._copies)}")
         if not self.steps:
-            raise ValueError("nothing was kept yet; call the history with the number of the step")
-        return torch.stack(self._kept[name])
+            raise ValueError("nothing was recorded yet; call the history with the number of the step")
+        return torch.stack(self._copies[name])
 
     def histogram(self, name: str, bins: int = 50, limits: tuple[float, float] | None = None) -> tuple[Tensor, Tensor]:
         """Edges (bins + 1,) and counts (times, bins) with the same bins at all times."""
@@ -59,7 +59,7 @@ class WeightHistory:
         return torch.linspace(low, high, bins + 1, dtype=torch.float64), counts
 
     def near_zero(self, name: str, below: float) -> Tensor:
-        """(times,): the share of weights with |w| < below, which training has not excited."""
+        """(times,): the share of weights with |w| < below."""
         return (self.values(name).flatten(1).abs() < below).double().mean(1)
 
     def plot(self, name: str, axes: Any = None, bins: int = 50) -> Any:

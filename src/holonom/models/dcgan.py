@@ -1,4 +1,4 @@
-"""DCGAN for 28×28 images (Radford et al., 2016): digits between digits (thesis 6.2.2)."""
+"""DCGAN for 28×28 images (Radford et al., 2016), used for images between two digits (thesis 6.2.2)."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ class TransformerLM(nn.Module):
 
     and in every layer, with dropout on each branch, x ← norm₁(x + attention(x)), then
     x ← norm₂(x + feedforward(x)). The papers give layers, heads and the width of the feed-forward net;
-    embedding size and dropout are left unsaid and default to the common choice for this model.
+    embedding size and dropout are not given and default to the common choice for this model.
 
-    Table 2 gives a radius to each kind of layer; r carries no subscript and is taken to be what the
-    three named kinds leave. :attr:`roles` holds the name patterns, which cover every parameter once:
+    Table 2 gives a radius to each kind of layer; r has no subscript and is taken to apply to
+    the other kinds. :attr:`roles` holds the name patterns, which cover every parameter once:
 
         ======================  ==========  ======  =======================================
         pattern                 role        radius  what it is
@@ -103,7 +103,7 @@ class EncoderLayer(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Each word looks at itself and the words before it: softmax(QKᵀ/√k) V in every head, k = width/heads.
+    """Each word attends to itself and the words before it: softmax(QKᵀ/√k) V in every head, k = width/heads.
 
     Written out, because torch's fused attention would run a stack of models one by one under ``torch.vmap``.
     """
@@ -133,7 +133,7 @@ class CausalAttention(nn.Module):
 
 def positions(length: int, width: int, like: Tensor) -> Tensor:
     """(length, width) sines and cosines of t/10000^{2i/width}, in alternating columns."""
-    # Not in half precision, which cannot tell times beyond a few hundred apart.
+    # Half precision cannot represent positions beyond a few hundred exactly.
     dtype = torch.promote_types(like.dtype, torch.float32)
     time = torch.arange(length, device=like.device, dtype=dtype)
     index = torch.arange(0, width, 2, device=like.device, dtype=dtype)

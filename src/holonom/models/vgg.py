@@ -22,8 +22,8 @@ def vgg11(
 
     Five poolings take 32×32 images to a single point, so the first linear layer has ``widths[7]`` inputs.
     Modules are named ``features`` and ``classifier``; with batch norm, one follows every convolution.
-    Convolutions start from normal numbers of variance 2/(9·outputs) and zero biases: from torch's own initial
-    weights the signal fades from layer to layer where no norm restores it.
+    Convolutions start from N(0, 2/(9·outputs)) with zero biases: with
+    torch's default the signal shrinks from layer to layer where no norm restores it.
 
     Args:
         classes: outputs.

@@ -1,4 +1,4 @@
-"""Results for readers: one HTML page per run set, and the same facts on a terminal."""
+"""Shows results: one HTML page per folder of runs, and a summary on the terminal."""
 
 from .page import write_report
 from .record import Record, RecordError, load

@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing beside it."""
+"""The report: one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_report(folder: Path) -> tuple[Path, list[str]]:
     """Write ``folder/report.html`` from every ``folder/*/result.json``.
 
     Returns:
-        The page, and one sentence for each result that could not be shown; the page holds these too.
+        The page's path, and one sentence for each result that could not be shown; the page lists these too.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -41,18 +41,18 @@ def render(records: list[Record], problems: list[str]) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_own("page.html"))
+    template = environment.from_string(_resource("page.html"))
     return template.render(
-        records=records, problems=problems, style=_own("page.css"), wording=wording, classes=CLASSES, inline=inline
+        records=records, problems=problems, style=_resource("page.css"), wording=wording, classes=CLASSES, inline=inline
     )
 
 
-def _own(name: str) -> str:
+def _resource(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def inline(record: Record, figure: Figure) -> str:
-    """A figure as a data address; empty if the file is not there, not a picture or not the experiment's own."""
+    """A figure as a data URL; empty if the file is missing, no picture, or outside the experiment's folder."""
     path = (record.folder / figure.file).resolve()
     kind = KINDS.get(path.suffix.lower())
     if kind is None or path.parent != record.folder.resolve() or not path.is_file():

@@ -1,4 +1,4 @@
-"""Reading result.json: checked once, so that whoever shows a record can rely on its shape."""
+"""Reads and checks result.json, so that code that shows a record can rely on its shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "result.json"
 _NUMBER = (int, float)
 _REQUIRED = object()
 
-# What a record must hold, with its types, and what stands in for parts that may be absent.
+# The fields of a record: types, and the default of an optional field.
 _FIELDS: dict[str, tuple[Any, Any]] = {
     "id": (str, _REQUIRED),
     "scale": (str, _REQUIRED),
@@ -51,7 +51,7 @@ _FIGURE = {"file": (str, _REQUIRED), "caption": (str, "")}
 
 
 class RecordError(ValueError):
-    """A result file that is damaged or lacks something."""
+    """A result file is damaged or incomplete."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Record:
-    """What an experiment wrote down; see :func:`holonom.experiments.reproduce.reproduce`."""
+    """The result of an experiment; see :func:`holonom.experiments.reproduce.reproduce`."""
 
     folder: Path
     id: str
@@ -94,12 +94,12 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The id, and the folder where it says something else."""
+        """The id, followed by the folder if its name differs."""
         return self.id if self.folder.name == self.id else f"{self.id} ({self.folder.name})"
 
 
 def load(path: Path) -> Record:
-    """The record in a result file; :class:`RecordError` if it is not a whole one."""
+    """The record in a result file; raises :class:`RecordError` if it is not complete."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -112,12 +112,12 @@ def load(path: Path) -> Record:
         values["tables"] = [_table(table) for table in values["tables"]]
         values["figures"] = [Figure(**_take(figure, _FIGURE, "a figure")) for figure in values["figures"]]
     except RecordError as error:
-        raise RecordError(f"{path} is not a whole result: {error}; run the experiment again") from None
+        raise RecordError(f"{path} is not a complete result: {error}; run the experiment again") from None
     return Record(path.parent, **values)
 
 
 def collect(folder: Path) -> tuple[list[Record], list[str]]:
-    """Every record below a folder in the papers' order, and what is wrong with the others."""
+    """Every complete record below a folder in the papers' order, and the problems of the others."""
     records, problems = [], []
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         if (place / NAME).exists():
@@ -132,7 +132,7 @@ def collect(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def _take(source: Any, fields: Mapping[str, tuple[Any, Any]], what: str) -> dict[str, Any]:
-    """The named fields of a JSON object, each of its type."""
+    """The given fields of a JSON object, with their types checked."""
     if not isinstance(source, dict):
         raise RecordError(f"{what} is not an object")
     missing = [name for name, (_, default) in fields.items() if default is _REQUIRED and name not in source]

@@ -1,4 +1,4 @@
-"""A result on a terminal."""
+"""Shows a result on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STYLES = {HOLDS: "bold green", FAILS: "bold red", OPEN: "bold yellow"}
 
 
 def show(record: Record, console: Console) -> None:
-    """Tables, notes and claims with their verdicts, the claims last because they are what was asked."""
+    """Print tables, notes and, last and most visible, the claims with their verdicts."""
     from rich.table import Table
     from rich.text import Text
 

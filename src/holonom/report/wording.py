@@ -1,4 +1,4 @@
-"""How results read, whether on a page or on a terminal."""
+"""Formats results as text, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLAIM_HEADINGS = ("claim", "published", "measured ± 95 %", "verdict")
 
 
 def measured(claim: Claim) -> str:
-    """A claim's number, rounded to what its uncertainty leaves of it: two digits of the latter."""
+    """A claim's number with its uncertainty, rounded to two digits of the latter."""
     value, half = claim.measured, claim.uncertainty
     if not math.isfinite(value):
         return "–"
@@ -26,7 +26,7 @@ def measured(claim: Claim) -> str:
     if decimals > 6:
         return _typeset(f"{value:.3g} ± {half:.2g}")
     shown = max(decimals, 0)
-    rounded = round(value, decimals) + 0.0  # no minus before a zero
+    rounded = round(value, decimals) + 0.0  # turns -0.0 into 0.0
     return _typeset(f"{rounded:.{shown}f} ± {round(half, decimals):.{shown}f}")
 
 
@@ -35,19 +35,19 @@ def _typeset(text: str) -> str:
 
 
 def claim_row(claim: Claim) -> tuple[str, str, str, str]:
-    """A claim under :data:`CLAIM_HEADINGS`."""
+    """A claim as one row below :data:`CLAIM_HEADINGS`."""
     return claim.name, claim.published, measured(claim), claim.verdict
 
 
 def cell(value: Any) -> str:
-    """A table's entry."""
+    """The text of a table cell."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def numeric_columns(table: Table) -> list[bool]:
-    """Which columns hold numbers and so are set flush right."""
+    """Which columns hold numbers; these are right-aligned."""
     columns = [[cell(row[i]) for row in table.rows] for i in range(len(table.columns))]
     return [any(map(_starts_as_number, column)) and all(map(_fits_numbers, column)) for column in columns]
 
@@ -86,7 +86,7 @@ def size(record: Record) -> str:
 
 
 def facts(record: Record) -> list[tuple[str, str]]:
-    """Everything needed to get the result again, as pairs of a heading and a text."""
+    """Everything needed to reproduce the result, as pairs of a heading and a text."""
     time = duration(record.seconds) + (" since it was resumed" if record.resumed else "")
     files = sorted(f"{record.folder.name}/{path.name}" for path in record.folder.glob("*.csv"))
     pairs = [

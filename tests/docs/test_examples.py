@@ -16,6 +16,8 @@ PROMISES = {
     "posterior_sampling.py": ["mixed", "f(-4.0)"],
     "pretrained.py": ["no checkpoint"],
 }
+QUICK = "bounded_weights.py"  # runs by default, so that `make test` covers one example
+CASES = [name if name == QUICK else pytest.param(name, marks=pytest.mark.docs) for name in PROMISES]
 
 
 def test_every_example_is_listed() -> None:
@@ -23,7 +25,7 @@ def test_every_example_is_listed() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:weights that did not satisfy")
-@pytest.mark.parametrize("name", PROMISES)
+@pytest.mark.parametrize("name", CASES)
 def test_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out

@@ -1,11 +1,21 @@
-"""Words of the command line as values, or the reason why they are none."""
+"""Types of command-line arguments: text to value, or an error that says what is wrong."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_data_root(parser: argparse.ArgumentParser) -> None:
+    """The option that several commands share."""
+    where = "where data sets lie (default: $HOLONOM_DATA, then the user's cache)"
+    parser.add_argument("--data", type=Path, metavar="ROOT", help=where)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -29,7 +39,7 @@ def whole_number(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
 
 
 def person(text: str) -> str:
-    from .labelling.journal import checked_name
+    from ..labelling.journal import checked_name
 
     try:
         return checked_name(text)
