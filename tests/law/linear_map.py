@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from scipy.linalg import solve_discrete_lyapunov
 
-import holonom.cell
 from holonom import Langevin
+from tests.injected import inject
 
 MEMORY = {"L": None, "M": "last_noise"}  # what a step remembers besides q; the others: momentum
 
@@ -30,7 +30,7 @@ def covariance(monkeypatch, word, h, k=1.0, friction=1.0, temperature=1.0, synch
     keys = []
 
     def step(noise):
-        monkeypatch.setattr(holonom.cell, "normal", noise)
+        inject(monkeypatch, noise)
         q.grad = k * q.detach()
         optimizer.step()
         if synchronize:

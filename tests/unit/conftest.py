@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from tests.injected import inject
+
 from .harness import Normals
 
 
@@ -8,7 +10,7 @@ from .harness import Normals
 def normals(monkeypatch):
     """Inject the noise: the library draws from here instead of its own generator."""
     source = Normals()
-    monkeypatch.setattr("holonom.cell.normal", source.library)
+    inject(monkeypatch, source.library)
     return source
 
 

@@ -27,7 +27,7 @@ class Normals:
         return np.asarray(stream.standard_normal(tuple(shape)))
 
     def library(self, shape, dtype, device, seed, step, draw, index, part):
-        """Stands in for holonom.noise.normal."""
+        """The source of :func:`tests.injected.inject`."""
         return torch.from_numpy(self._next("library", shape, index, part)).to(device, dtype)
 
     def oracle(self, shape, index=0, part=0):

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from holonom import Langevin, noise
+from holonom import Langevin
+from holonom._random import mix
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
+
+from tests.injected import inject, normal
 
 from .harness import array, parameter
 
@@ -16,7 +19,7 @@ SHAPE, CPU = torch.Size([1000]), torch.device("cpu")
 
 
 def draw(*key, shape=SHAPE, dtype=torch.float64):
-    return noise.normal(shape, dtype, CPU, *key)
+    return normal(shape, dtype, CPU, *key)
 
 
 KEY = (3, 14, 1, 5, 0)
@@ -38,9 +41,9 @@ def test_another_key_draws_independently(position, change):
 
 
 def test_swapped_keys_are_different_keys():
-    assert noise.mix(1, 2) != noise.mix(2, 1)
-    assert noise.mix(0, 0) != noise.mix(0)
-    many = {noise.mix(a, b, c) for a in range(20) for b in range(-20, 20) for c in range(20)}
+    assert mix(1, 2) != mix(2, 1)
+    assert mix(0, 0) != mix(0)
+    many = {mix(a, b, c) for a in range(20) for b in range(-20, 20) for c in range(20)}
     assert len(many) == 20 * 40 * 20
 
 
@@ -96,9 +99,9 @@ def keys(monkeypatch):
 
     def record(shape, dtype, device, *key):
         seen.append(key)
-        return noise.normal(shape, dtype, device, *key)
+        return normal(shape, dtype, device, *key)
 
-    monkeypatch.setattr("holonom.cell.normal", record)
+    inject(monkeypatch, record)
     return seen
 
 

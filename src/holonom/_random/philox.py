@@ -66,7 +66,8 @@ class Layout:
     """The tiles of a list of tensors, drawn together. ``shapes`` are those of one replica."""
 
     def __init__(self, shapes: Sequence[torch.Size], streams: Sequence[int], device: torch.device) -> None:
-        self.shapes, self.counts = shapes, [math.prod(shape) for shape in shapes]
+        self.shapes, self.numbers = shapes, streams
+        self.counts = [math.prod(shape) for shape in shapes]
         tiles = [-(-count // TILE) for count in self.counts]
         self.starts = [TILE * sum(tiles[:i]) for i in range(len(tiles))]
         self.tiles = torch.cat([torch.arange(n) for n in tiles]).to(device)
