@@ -13,7 +13,9 @@ def inject(monkeypatch, source):
     def draw(self, seeds, step, number, fill=None):
         device, seed = self.tiles.device, int(seeds) if seeds.ndim == 0 else seeds
         return [
-            source(torch.Size((*seeds.shape, *shape)), torch.float64, device, seed, int(step), number, *divmod(stream, 2))
+            source(
+                torch.Size((*seeds.shape, *shape)), torch.float64, device, seed, int(step), number, *divmod(stream, 2)
+            )
             for shape, stream in zip(self.shapes, self.numbers, strict=True)
         ]
 

@@ -234,7 +234,9 @@ class Langevin(Diagnosed, Checkpointed):
         skip = skip_non_finite(work) if self.guard_gradients else None
         left_out = skip
         for one in work:
-            found = advance(one, self.state, skip if skip is None or not one.buckets else skip.to(one.buckets[0].device))
+            found = advance(
+                one, self.state, skip if skip is None or not one.buckets else skip.to(one.buckets[0].device)
+            )
             left_out = found if left_out is None or found is None else left_out | found.to(left_out.device)
         self._count_skipped(left_out)
         self._note(p for one in work for b in one.buckets for p in b.params)
@@ -244,7 +246,9 @@ class Langevin(Diagnosed, Checkpointed):
             for number, bucket in enumerate(buckets):
                 if bucket.refresh():
                     edits.refuse_moved(bucket, self._kinds)
-                for p, g, name in zip(bucket.params, gradients[number] if gradients else (), bucket.names, strict=False):
+                for p, g, name in zip(
+                    bucket.params, gradients[number] if gradients else (), bucket.names, strict=False
+                ):
                     if g.layout != torch.strided or g.shape != p.shape:
                         edits.refuse_gradient(p, g, name)
         for number, group in enumerate(self.param_groups):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ Kernel = Callable[..., None]
 Key = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., object])
 
-_kernels: dict[Key, Kernel | None] = {}  # None: did not compile
+_kernels: dict[Key, Callable[..., Any] | None] = {}  # None: did not compile
 _fixed: dict[Key, int] = {}  # how many kernels of fixed size there are
 
 
@@ -44,7 +44,7 @@ class Inductor(Eager):
         ops: Sequence[Ready],
         phases: Sequence[Phase],
         forces: Sequence[Tensor | None],
-        drawn: dict[int, Sequence[Normals]],
+        drawn: Mapping[int, Sequence[Normals]],
         polish: bool | None,
     ) -> None:
         packs, rest = plan(phases)
@@ -85,7 +85,7 @@ def run_compiled(
     ops: Sequence[Ready],
     phases: Sequence[Phase],
     forces: Sequence[Tensor | None],
-    drawn: dict[int, Sequence[Normals]],
+    drawn: Mapping[int, Sequence[Normals]],
     polish: bool | None,
     few: bool,
 ) -> bool:
@@ -131,7 +131,9 @@ def _layout(x: Any) -> tuple[Any, ...] | None:
     return (x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else None
 
 
-def make_kernel(space: Constraint, words: Sequence[tuple[str, int | None]], polish: bool | None, dynamic: bool) -> Kernel:
+def make_kernel(
+    space: Constraint, words: Sequence[tuple[str, int | None]], polish: bool | None, dynamic: bool
+) -> Kernel:
     """A compiled function of phases, forces, coefficients and normals; letters and space are part of the program."""
 
     def kernel(
@@ -140,12 +142,17 @@ def make_kernel(space: Constraint, words: Sequence[tuple[str, int | None]], poli
         numbers: list[list[Tensor]],
         noises: list[Sequence[Normals] | None],
     ) -> None:
-        ops = [Ready(letter, tuple(n), place if draw is not None else None) for place, ((letter, draw), n) in enumerate(zip(words, numbers))]
+        ops = [
+            Ready(letter, tuple(n), place if draw is not None else None)
+            for place, ((letter, draw), n) in enumerate(zip(words, numbers))
+        ]
         for i, phase in enumerate(phases):
             integrate(ops, space, phase, forces[i], lambda place, i=i: noises[place][i], polish)  # type: ignore[index,misc]
 
     guards = {} if dynamic else guards_where(lambda source: False)  # the key has all that they would check
-    return torch.compile(with_own_code(kernel), fullgraph=True, dynamic=dynamic, options=known_options(OPTIONS | guards))
+    return torch.compile(
+        with_own_code(kernel), fullgraph=True, dynamic=dynamic, options=known_options(OPTIONS | guards)
+    )
 
 
 # Dynamo has checked these sizes. Fused multiply-adds: a step is bound by arithmetic, then by memory.
@@ -159,23 +166,28 @@ def with_own_code(function: F) -> F:
     """A copy with a code object of its own: Dynamo keeps its programs, and limits their number, per code object."""
     assert isinstance(function, types.FunctionType)
     copy = types.FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy  # type: ignore[return-value]
 
 
 def compiled_normals(tiles: Tensor, streams: Tensor, seeds: Tensor, step: Tensor, draw: int) -> Tensor:
-    """:func:`holonom._random.philox.normals` by one program for all sizes of a device and number of replica dimensions."""
+    """:func:`holonom._random.philox.normals`, by one program for all sizes."""
     key: Key = ("normals", tiles.device, seeds.ndim)
     if key not in _kernels:
         options = known_options(DRAW_OPTIONS)
         _kernels[key] = torch.compile(with_own_code(philox.normals), fullgraph=True, dynamic=True, options=options)
     number = torch.full((), draw, device=tiles.device)
-    kernel: Callable[..., Tensor] | None = _kernels[key]  # type: ignore[assignment]
+    kernel = _kernels[key]
     if kernel is not None:
         try:
-            return kernel(tiles, streams, seeds, step, number)
+            drawn: Tensor = kernel(tiles, streams, seeds, step, number)
+            return drawn
         except compile_errors() as error:
             _kernels[key] = None
             warn_uncompiled(error)

@@ -3,9 +3,9 @@
     key      the 64-bit seed, one per replica
     counter  (step, block, stream, draw): stream = 2·parameter + part, draw = the letter's place in its program
 
-Block 32·t + j of a tensor gives its elements 128·t + 32·w + j, w = 0 … 3, in logical row-major order within one replica.
-Runs of 32 elements are contiguous, so that CPUs and GPUs write them in one go; memory formats and later shards do not
-change the numbers. Seeds and step are tensors: a captured graph counts its own steps, and every replica draws what it
+Block 32·t + j of a tensor gives its elements 128·t + 32·w + j, w = 0 … 3, in logical row-major order within a replica.
+Runs of 32 elements are contiguous, so that CPUs and GPUs write them in one go; the memory format does not change the
+numbers. Seeds and step are tensors: a captured graph counts its own steps, and every replica draws what it
 would draw alone.
 """
 
@@ -36,7 +36,10 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Tensor, Tensor]) -> Wo
     a, b, c, d, _ = (x.clone() for x in torch.broadcast_tensors(*counter, k))  # type: ignore[no-untyped-call]
     for _round in range(10):
         first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
-        a, c = (second >> 32).add_(c).bitwise_xor_(b).bitwise_xor_(k), (first >> 32).add_(a).bitwise_xor_(d).bitwise_xor_(m)
+        a, c = (
+            (second >> 32).add_(c).bitwise_xor_(b).bitwise_xor_(k),
+            (first >> 32).add_(a).bitwise_xor_(d).bitwise_xor_(m),
+        )
         b, d = second.bitwise_and_(WORD), first.bitwise_and_(WORD)
         k, m = (k + _WEYL[0]) & WORD, (m + _WEYL[1]) & WORD
     return a, b, c, d
@@ -71,11 +74,11 @@ class Layout:
         tiles = [-(-count // TILE) for count in self.counts]
         self.starts = [TILE * sum(tiles[:i]) for i in range(len(tiles))]
         self.tiles = torch.cat([torch.arange(n) for n in tiles]).to(device)
-        self.streams = torch.cat([torch.full((n,), stream) for n, stream in zip(tiles, streams, strict=True)]).to(device)
+        self.streams = torch.cat([torch.full((n,), stream) for n, stream in zip(tiles, streams, strict=True)]).to(
+            device
+        )
 
-    def draw(
-        self, seeds: Tensor, step: Tensor, draw: int, fill: Callable[..., Tensor] = normals
-    ) -> list[Tensor]:
+    def draw(self, seeds: Tensor, step: Tensor, draw: int, fill: Callable[..., Tensor] = normals) -> list[Tensor]:
         """One float32 tensor of shape (*R, *shape) for every shape, from one call of ``fill``."""
         flat = fill(self.tiles, self.streams, seeds, step, draw & WORD)
         pieces = zip(self.starts, self.counts, self.shapes, strict=True)

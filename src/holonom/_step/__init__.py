@@ -1,1 +1,1 @@
-"""One optimizer step: what moves together, the letters' coefficients, the reference integrator, checks and checkpoints."""
+"""One optimizer step: buckets, the letters' coefficients, the reference integrator, checks and checkpoints."""

@@ -49,8 +49,9 @@ class Bucket:
             return self if all(chosen) else None
         key = tuple(chosen)
         if key not in self._parts:
-            lists = (self.params, self.states, self.names)
-            part = Bucket(self.space, *([x for x, yes in zip(xs, key, strict=True) if yes] for xs in lists))  # type: ignore[arg-type]
+            where = [i for i, yes in enumerate(key) if yes]
+            params, states = [self.params[i] for i in where], [self.states[i] for i in where]
+            part = Bucket(self.space, params, states, [self.names[i] for i in where])
             part.elements = self.elements  # whether to compile must not depend on one step's gradients
             self._parts[key] = part
         return self._parts[key]
@@ -78,12 +79,14 @@ class Bucket:
 
     def _view(self, p: Tensor, state: State) -> Phase:
         momentum = next((state[name] for name in (*MOMENTA, "last_noise") if name in state), None)
-        slots = [state.get(slot) for slot in self.space.slots] + [None, None]
+        slack, slack_p = [*(state.get(slot) for slot in self.space.slots), None, None][:2]
+        q = p.detach()
         return Phase(
-            self.space.view(p.detach()),
+            self.space.view(q),
             None if momentum is None else self.space.view(momentum),
-            *slots[:2],
-            self.space.radius_of(p.detach().to(self.dtype) if self.narrow else p.detach()),
+            slack,
+            slack_p,
+            self.space.radius_of(q.to(self.dtype) if self.narrow else q),
         )
 
     def phases(self) -> list[Phase]:
@@ -100,18 +103,19 @@ class Bucket:
         """The views themselves, or copies: widened, stacked, or because the step may be skipped or fail."""
         phases = self._widened(views)
         if self._stacks:
-            return [Phase(*(None if xs[0] is None else torch.stack(xs, -3) for xs in zip(*phases, strict=True)))]
-        return [_clone(x) for x in phases] if copy else phases
+            parts = zip(*(x[:4] for x in phases), strict=True)
+            return [Phase(*(None if xs[0] is None else torch.stack(xs, -3) for xs in parts))]  # type: ignore[arg-type]
+        return [x.map(torch.clone) for x in phases] if copy else phases
 
     def store(self, views: list[Phase], phases: Sequence[Phase], skip: Tensor | None) -> None:
         """Write back what is not a view; a true ``skip`` (on the device, never read) leaves what was there."""
         if self._stacks:
-            count = len(self.params)
-            phases = [Phase(*xs) for xs in zip(*([None] * count if x is None else x.unbind(-3) for x in phases[0]))]  # type: ignore[union-attr]
-        for view, new in zip(views, phases, strict=True):
-            for old, x in zip(view[:4], new[:4], strict=True):
-                if isinstance(old, Tensor) and isinstance(x, Tensor) and old is not x:
-                    old.copy_(x if skip is None else torch.where(skip.to(x.device), old, x))
+            batch = phases[0]
+            phases = [batch.map(lambda x, i=i: x.select(-3, i)) for i in range(len(views))]  # type: ignore[misc]
+        for view, phase in zip(views, phases, strict=True):
+            for old, new in zip(view[:4], phase[:4], strict=True):
+                if old is not None and old is not new:
+                    old.copy_(new if skip is None else torch.where(skip.to(new.device), old, new))
 
     def forces(self, gradients: Sequence[Tensor], sign: float, decay: Scalar) -> list[Tensor]:
         """±∇L + λq at the positions before the step; gradients are never written."""
@@ -148,11 +152,9 @@ class Bucket:
         return self._layouts[key]
 
 
-def _clone(x: Phase) -> Phase:
-    return Phase(*(None if t is None else t.clone() for t in x[:4]), x.radius)  # type: ignore[arg-type]
-
-
-def make_buckets(group: dict[str, Any], space: Constraint, state: dict[Tensor, State], names: list[str]) -> list[Bucket]:
+def make_buckets(
+    group: dict[str, Any], space: Constraint, state: dict[Tensor, State], names: list[str]
+) -> list[Bucket]:
     """The buckets of a group; empty parameters are in none."""
     members: dict[tuple[Any, ...], list[tuple[Tensor, State, str]]] = {}
     for p, name in zip(group["params"], names, strict=True):

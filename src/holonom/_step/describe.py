@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .hyper import summary
 from ..scheme import compile_word
+from .hyper import summary
 
 
 def routing_table(title: str, groups: list[dict[str, Any]]) -> str:

@@ -86,5 +86,3 @@ def make_tangent_(bucket: Bucket) -> None:
 def agrees(space: Constraint, p: Tensor, state: State) -> bool:
     """Whether a parameter's value and its state belong together."""
     return space.holds(Bucket(space, [p], [state], [""]).phases()[0], p.dtype)
-
-

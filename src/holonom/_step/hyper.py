@@ -121,5 +121,7 @@ def summary(group: dict[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"{value.item():g}" if value.numel() == 1 and value.device.type == "cpu" else f"tensor{tuple(value.shape)}"
+        return (
+            f"{value.item():g}" if value.numel() == 1 and value.device.type == "cpu" else f"tensor{tuple(value.shape)}"
+        )
     return f"{value:g}"

@@ -5,8 +5,8 @@ Every other backend is compared with this one. A stage is the part of a program 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,13 +23,20 @@ Normals = tuple[Tensor, ...]
 
 
 class Phase(NamedTuple):
-    """Position and momentum of one tensor or one stacked batch, and of its slack variable; the radius of its space."""
+    """Position and momentum of one tensor or one stacked batch, and of its slack variable; the radius of its space.
+
+    Everything but q is None where the space or the word has none; letters know what they have.
+    """
 
     q: Tensor
-    p: Tensor | None = None
-    slack: Tensor | None = None
-    slack_p: Tensor | None = None
-    radius: Scalar | None = None
+    p: Any = None
+    slack: Any = None
+    slack_p: Any = None
+    radius: Any = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Phase:
+        q, p, slack, slack_p = (None if x is None else function(x) for x in self[:4])
+        return self._replace(q=q, p=p, slack=slack, slack_p=slack_p)
 
     @property
     def momenta(self) -> list[Tensor]:
@@ -52,7 +59,7 @@ def integrate(
     ops: Sequence[Ready],
     space: Constraint,
     phase: Phase,
-    force: Tensor | None,
+    force: Any,
     noise: Callable[[int], Normals],
     polish: bool | None = None,
 ) -> None:
@@ -70,14 +77,10 @@ def integrate(
         if letter == "A":
             hint = space.drift_(phase, numbers[0])
         elif letter == "B":
-            assert force is not None
             space.kick_(phase, force, numbers[0])
         elif letter == "L":
-            assert force is not None
             hint = space.descend_(phase, force, numbers[0], normals, numbers[1])
         elif letter == "M":  # (2.56): the noise is the mean of this step's normals and the last step's, which p holds
-            assert force is not None
-            assert phase.p is not None
             add_scaled_(phase.q, force, -numbers[0])
             if normals is not None:
                 add_scaled_(phase.q, phase.p.add_(normals[0]), numbers[1] / 2)
@@ -112,7 +115,7 @@ class Eager:
         self.buckets = buckets
         self.views = [b.views() for b in buckets]
         copies = [skip is not None or b.space.traits.can_fail for b in buckets]
-        self.phases = [b.load(*rest) for b, *rest in zip(buckets, self.views, copies, strict=True)]
+        self.phases = [b.load(v, copy) for b, v, copy in zip(buckets, self.views, copies, strict=True)]
         forces = [b.forces(g, sign, decay) for b, g in zip(buckets, gradients, strict=True)] if gradients else None
         self.forces: Sequence[Sequence[Tensor | None]] = forces or [[None] * len(phases) for phases in self.phases]
 
@@ -131,7 +134,7 @@ class Eager:
         ops: Sequence[Ready],
         phases: Sequence[Phase],
         forces: Sequence[Tensor | None],
-        drawn: dict[int, Sequence[Normals]],
+        drawn: Mapping[int, Sequence[Normals]],
         polish: bool | None,
     ) -> None:
         """One stage of one bucket."""

@@ -65,7 +65,8 @@ def owed_next(before: Scalar, h: Scalar, skip: Tensor | None) -> Scalar:
     A tensor is written where the last one was: a captured step reads it there.
     """
     if skip is not None:
-        h = torch.where(skip, *(torch.as_tensor(x, dtype=torch.float64, device=skip.device) for x in (before, h)))
+        old, new = (torch.as_tensor(x, dtype=torch.float64, device=skip.device) for x in (before, h))
+        h = torch.where(skip, old, new)
     if not isinstance(h, Tensor):
         return h
     return before.copy_(h) if isinstance(before, Tensor) and before.shape == h.shape else h.clone()

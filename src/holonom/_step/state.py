@@ -18,7 +18,7 @@ from .buckets import State, state_dtype
 from .edits import lift_
 
 FORMAT = 2
-"""Of checkpoints. 0.1.0 wrote none: its groups have no ``format``, its state no ``stream`` and not always a ``clock``."""
+"""Of checkpoints. 0.1.0 wrote no ``format`` in its groups, no ``stream`` and not always a ``clock`` in its state."""
 
 Landings = list[tuple[Constraint, Landing]]
 
@@ -113,7 +113,7 @@ def create(
 
 
 def create_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:
-    """What a group has one of, in the state of its first parameter: the clock, and the thermostat ξ of every replica."""
+    """What a group has one of, in the state of its first parameter: the clock, and a thermostat ξ for every replica."""
     first = group["params"][0]
     if isinstance(group["seed"], Tensor):
         group["seed"] = group["seed"].to(first.device)

@@ -121,7 +121,7 @@ class Stepper:
             return self.differentiate(self.loss)
 
     def differentiate(self, loss: Loss) -> dict[str, Tensor]:
-        """Gradients at the cursor's batch. Looking it up is part of the program: its kernels are as small as a model's."""
+        """Gradients of the cursor's batch. Looking it up is part of the program, because its kernels are small, too."""
         assert self.order is not None
         batch = self.batches.take(self.order.index_select(0, self.cursor)[0])
         return self.ensemble.gradients(loss, *batch, shared=self.batches.shared)[0]

@@ -96,7 +96,6 @@ class Constraint:
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
         """B: p −= h·Π(q)·∇L."""
-        assert x.p is not None
         add_scaled_(x.p, force, -h)
 
     def drift_(self, x: Phase, h: Scalar) -> object:

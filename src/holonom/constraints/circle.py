@@ -79,36 +79,28 @@ class Circle(Constraint):
         """The momentum is a coordinate along the circle: all of it is tangent."""
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
-        assert x.p is not None
-        assert x.slack is not None
         add_scaled_(x.p, torch.mul(x.slack, TURN).cos_().mul_(force), -h)
 
     def drift_(self, x: Phase, h: Scalar) -> None:
-        assert x.p is not None
-        assert x.slack is not None
-        assert x.radius is not None
         if isinstance(x.radius, Tensor):
             add_scaled_(x.slack, x.p / x.radius, h / TURN)
         else:
             add_scaled_(x.slack, x.p, h / (TURN * x.radius))
 
     def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> None:
-        assert x.slack is not None
         angle = x.slack * TURN
         x.slack.copy_(torch.atan2(step.add_(angle.sin() * x.radius), angle.cos_().mul_(x.radius).add_(slack_step)))
         x.slack.div_(TURN)
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
-        assert x.slack is not None
         x.slack.sub_(torch.round(x.slack))  # whole turns would cost the angle its last bits
         x.q.copy_(x.slack).mul_(TURN).sin_().mul_(x.radius)
 
     def residual(self, x: Phase) -> Tensor:
-        assert x.slack is not None
-        return ((x.q / x.radius).square() + torch.cos(TURN * x.slack).square() - 1).abs().max()
+        error: Tensor = (x.q / x.radius).square() + torch.cos(TURN * x.slack).square() - 1
+        return error.abs().max()
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
-        assert x.slack is not None
         sine = torch.sin(TURN * x.slack)
         allowed = 4 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 1) * sine.abs()
         return bool(((x.q / x.radius - sine).abs() <= allowed).all())

@@ -21,11 +21,9 @@ class Free(Constraint):
         pass
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
-        assert x.p is not None
         add_scaled_(x.p, force, -h)
 
     def drift_(self, x: Phase, h: Scalar) -> None:
-        assert x.p is not None
         add_scaled_(x.q, x.p, h)
 
     def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> None:

@@ -195,12 +195,10 @@ class LevelSet(Constraint):
         self._unflatten_(tangent(j, self._flat(p, slack_p)), p, slack_p)
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
-        assert x.p is not None
         add_scaled_(x.p, force, -h)
         self.project_(x, x.p, x.slack_p)
 
     def drift_(self, x: Phase, h: Scalar) -> None:
-        assert x.p is not None
         start, pi = self._flat(x.q, x.slack), self._flat(x.p, x.slack_p)
         time = over(h, start)
         j = self._jacobian(x.q)(start)
@@ -303,7 +301,6 @@ class LevelSet(Constraint):
         return self._value(x.q)(self._flat(x.q, x.slack)).abs().max()
 
     def cotangency(self, x: Phase) -> Tensor:
-        assert x.p is not None
         j = self._jacobian(x.q)(self._flat(x.q, x.slack))
         return (j @ self._flat(x.p, x.slack_p)[:, :, None]).abs().max()
 

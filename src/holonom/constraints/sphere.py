@@ -99,20 +99,16 @@ class Sphere(Constraint):
     # A row and its slack are one vector x = (w, ξ); without slack the second part is absent.
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
-        assert x.radius is not None
         along = _dot(x.q, p, x.slack, slack_p).div_(x.radius**2)
         p.addcmul_(x.q, along, value=-1)
         if slack_p is not None:
             slack_p.addcmul_(x.slack, along, value=-1)
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
-        assert x.p is not None
         add_scaled_(x.p, force, -h)
         self.project_(x, x.p, x.slack_p)
 
     def drift_(self, x: Phase, h: Scalar) -> None:
-        assert x.p is not None
-        assert x.radius is not None
         h = over(h, x.q)
         speed2 = _dot(x.p, x.p, x.slack_p, x.slack_p)
         omega = speed2.sqrt() / x.radius
@@ -137,12 +133,12 @@ class Sphere(Constraint):
             x.slack.copy_(slack.mul_(scale))
 
     def residual(self, x: Phase) -> Tensor:
-        assert x.radius is not None
-        return (_dot(x.q, x.q, x.slack, x.slack) / x.radius**2 - 1).abs().max()
+        error: Tensor = _dot(x.q, x.q, x.slack, x.slack) / x.radius**2 - 1
+        return error.abs().max()
 
     def cotangency(self, x: Phase) -> Tensor:
-        assert x.p is not None
-        return (_dot(x.q, x.p, x.slack, x.slack_p) / x.radius).abs().max()
+        error: Tensor = _dot(x.q, x.p, x.slack, x.slack_p) / x.radius
+        return error.abs().max()
 
     def degrees_of_freedom(self, q: Tensor) -> int:
         rows = self.view(q).shape[:-1].numel()

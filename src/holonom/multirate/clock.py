@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, PartitionError
 from .._step.checkpoint import ADDED
 from .._step.state import check_params
+from ..errors import CheckpointError, PartitionError
 from .due import DueOptimizer, RateError
 
 Group = dict[str, Any]

@@ -136,7 +136,6 @@ class Orthogonal(Constraint):
             _project_(x.q, p)
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
-        assert x.p is not None
         add_scaled_(x.p, skew_gram(x.q, force) if self._turns(x.q) else force, -h)
         if self.iterations is not None:
             _project_(x.q, x.p)
@@ -144,7 +143,6 @@ class Orthogonal(Constraint):
     def drift_(self, x: Phase, h: Scalar) -> bool:
         """Returns whether the step was a short one, which leaves nothing to polish."""
         q, p = x.q, x.p
-        assert p is not None
         time = over(h, q)
         if self._turns(q):
             return self._turn_(q, time * p)
