@@ -17,6 +17,7 @@ from ..constraints.base import MOMENTA, Constraint
 from .integrate import Normals, Phase, Scalar, over
 
 State = dict[str, Any]
+MAX_PARTS = 32  # selections that a bucket remembers
 MAX_STACKED = 65_536  # entries of a matrix; on a CPU a larger one keeps all cores busy, and the copy would not pay
 
 
@@ -49,6 +50,8 @@ class Bucket:
             return self if all(chosen) else None
         key = tuple(chosen)
         if key not in self._parts:
+            if len(self._parts) == MAX_PARTS:
+                self._parts.clear()
             where = [i for i, yes in enumerate(key) if yes]
             params, states = [self.params[i] for i in where], [self.states[i] for i in where]
             part = Bucket(self.space, params, states, [self.names[i] for i in where])

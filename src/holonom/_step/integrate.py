@@ -35,8 +35,8 @@ class Phase(NamedTuple):
     radius: Any = None
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Phase:
-        q, p, slack, slack_p = (None if x is None else function(x) for x in self[:4])
-        return self._replace(q=q, p=p, slack=slack, slack_p=slack_p)
+        p, slack, slack_p = (None if x is None else function(x) for x in self[1:4])
+        return Phase(function(self.q), p, slack, slack_p, self.radius)
 
     @property
     def momenta(self) -> list[Tensor]:
