@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from holonom import Ensemble
 from holonom.batches import Shuffled
-from holonom.capture import Stepper
+from holonom._training.stepper import Stepper
 from holonom.data import spirals
 from holonom.experiments.setups.spiral_circle import BATCH, METHODS, RADII, STEP, TEMPERATURE, loss, model
 
