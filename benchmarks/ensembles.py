@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from holonom import Ensemble
-from holonom.batches import Shuffled
 from holonom._training.stepper import Stepper
+from holonom.batches import Shuffled
 from holonom.data import spirals
 from holonom.experiments.setups.spiral_circle import BATCH, METHODS, RADII, STEP, TEMPERATURE, loss, model
 
