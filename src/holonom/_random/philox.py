@@ -74,9 +74,8 @@ class Layout:
         tiles = [-(-count // TILE) for count in self.counts]
         self.starts = [TILE * sum(tiles[:i]) for i in range(len(tiles))]
         self.tiles = torch.cat([torch.arange(n) for n in tiles]).to(device)
-        self.streams = torch.cat([torch.full((n,), stream) for n, stream in zip(tiles, streams, strict=True)]).to(
-            device
-        )
+        numbers = [torch.full((n,), stream) for n, stream in zip(tiles, streams, strict=True)]
+        self.streams = torch.cat(numbers).to(device)
 
     def draw(self, seeds: Tensor, step: Tensor, draw: int, fill: Callable[..., Tensor] = normals) -> list[Tensor]:
         """One float32 tensor of shape (*R, *shape) for every shape, from one call of ``fill``."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._random.philox import Layout
+from .._torch import copy_
 from ..constraints.base import MOMENTA, Constraint
 from .integrate import Normals, Phase, Scalar, over
 
@@ -41,8 +42,15 @@ class Bucket:
         self._views: list[Phase] = []
         self._parts: dict[tuple[bool, ...], Bucket] = {}
         self._layouts: dict[tuple[int, bool], Layout] = {}
-        small = params[0].numel() < MAX_STACKED or self.device.type != "cpu"
-        self._stacks = space.traits.stacked and len(params) > 1 and small
+        many, on_host = len(params) > 1, self.device.type == "cpu"
+        # On a device entries are joined to one vector: a launch costs as much as a small tensor's arithmetic.
+        self._stacked = many and space.traits.stacked and (params[0].numel() < MAX_STACKED or not on_host)
+        self._flat = many and space.traits.elementwise and not on_host
+        self._replica_dims = int(len({p.shape[:1] for p in params}) == 1)
+
+    @property
+    def _joins(self) -> bool:
+        return self._stacked or (self._flat and not torch.compiler.is_compiling())  # a program joins passes itself
 
     def select(self, chosen: Sequence[bool]) -> Bucket | None:
         """The bucket of some of the parameters, such as those that have a gradient; None for none of them."""
@@ -97,55 +105,72 @@ class Bucket:
         self.refresh()
         return self._widened(self.views())
 
-    def _widened(self, views: list[Phase]) -> list[Phase]:
-        return [x._replace(q=x.q.to(self.dtype)) for x in views] if self.narrow else views
+    def _widened(self, phases: list[Phase]) -> list[Phase]:
+        return [x._replace(q=x.q.to(self.dtype)) for x in phases] if self.narrow else phases
 
     # ── what letters work on ─────────────────────────────────────────────────────────────────────
 
     def load(self, views: list[Phase], copy: bool) -> list[Phase]:
-        """The views themselves, or copies: widened, stacked, or because the step may be skipped or fail."""
+        """The views themselves, or copies: widened, joined, or because the step may be skipped or fail."""
+        if self._joins:
+            parts = zip(*(x[:4] for x in views), strict=True)
+            q, p, slack, slack_p = (None if xs[0] is None else self._join(xs) for xs in parts)
+            return self._widened([Phase(q, p, slack, slack_p, views[0].radius)])  # type: ignore[arg-type]
         phases = self._widened(views)
-        if self._stacks:
-            parts = zip(*(x[:4] for x in phases), strict=True)
-            return [Phase(*(None if xs[0] is None else torch.stack(xs, -3) for xs in parts))]  # type: ignore[arg-type]
         return [x.map(torch.clone) for x in phases] if copy else phases
 
     def store(self, views: list[Phase], phases: Sequence[Phase], skip: Tensor | None) -> None:
         """Write back what is not a view; a true ``skip`` (on the device, never read) leaves what was there."""
-        if self._stacks:
-            batch = phases[0]
-            phases = [batch.map(lambda x, i=i: x.select(-3, i)) for i in range(len(views))]  # type: ignore[misc]
-        for view, phase in zip(views, phases, strict=True):
-            for old, new in zip(view[:4], phase[:4], strict=True):
-                if old is not None and old is not new:
-                    old.copy_(new if skip is None else torch.where(skip.to(new.device), old, new))
+        fields = zip(zip(*(x[:4] for x in views), strict=True), zip(*(x[:4] for x in phases), strict=True), strict=True)
+        for olds, news in fields:
+            if olds[0] is None or olds[0] is news[0]:
+                continue
+            if skip is not None:
+                before = [self._join(olds)] if self._joins else olds
+                news = tuple(torch.where(skip.to(x.device), old, x) for old, x in zip(before, news, strict=True))
+            copy_(olds, self._split(news[0]) if self._joins else news)
 
     def forces(self, gradients: Sequence[Tensor], sign: float, decay: Scalar) -> list[Tensor]:
         """±∇L + λq at the positions before the step; gradients are never written."""
-        forces = []
-        for p, gradient in zip(self.params, gradients, strict=True):
-            g = gradient.resolve_neg().to(self.dtype)
-            g = -g if sign < 0 else g
-            if isinstance(decay, Tensor):
-                g = g + p.detach() * over(decay.to(g), p)
-            elif decay:
-                g = g.add(p.detach(), alpha=decay)
-            forces.append(self.space.view(g))
-        return [torch.stack(forces, -3)] if self._stacks else forces
+        positions = [p.detach() for p in self.params]
+        forces = [g.resolve_neg() for g in gradients]
+        if self._joins:
+            forces = [self._join([self.space.view(g) for g in forces])]
+            positions = (
+                [self._join([self.space.view(q) for q in positions])] if isinstance(decay, Tensor) or decay else forces
+            )
+        forces = [g.to(self.dtype) for g in forces]
+        if sign < 0:
+            forces = [-g for g in forces]
+        if isinstance(decay, Tensor):
+            forces = [g + q * over(decay.to(g), q) for g, q in zip(forces, positions, strict=True)]
+        elif decay:
+            forces = [g.add(q, alpha=decay) for g, q in zip(forces, positions, strict=True)]
+        return forces if self._joins else [self.space.view(g) for g in forces]
 
     def normals(
         self, seeds: Tensor, clock: Tensor, draw: int, overdamped: bool, fill: Callable[..., Tensor]
     ) -> list[Normals]:
         """For every phase of :meth:`load`: normals of q or p and, where there is one, of its slack variable."""
-        layout = self._layout(seeds.ndim, overdamped)
-        drawn = [z.to(self.dtype) for z in layout.draw(seeds, clock, draw, fill)]
+        drawn = self.layout(seeds.ndim, overdamped).draw(seeds, clock, draw, fill)
         count = len(self.params)
-        first, slack = [self.space.view(z) for z in drawn[:count]], drawn[count:]
-        if self._stacks:
-            return [(torch.stack(first, -3),)]
-        return list(zip(first, slack, strict=True)) if slack else [(z,) for z in first]
+        parts = [[self.space.view(z) for z in drawn[:count]], drawn[count:]]
+        joined = [[self._join(zs)] if self._joins else zs for zs in parts if zs]
+        return list(zip(*([z.to(self.dtype) for z in zs] for zs in joined), strict=True))
 
-    def _layout(self, replica_dims: int, overdamped: bool) -> Layout:
+    def _join(self, xs: Sequence[Tensor]) -> Tensor:
+        """Matrices of one shape as a batch, entries as one vector (behind the dimension of replicas)."""
+        if self.space.traits.stacked:
+            return torch.stack(list(xs), -3)
+        return torch.cat([x.reshape(*x.shape[: self._replica_dims], -1) for x in xs], -1)
+
+    def _split(self, x: Tensor) -> list[Tensor]:
+        if self.space.traits.stacked:
+            return list(x.unbind(-3))
+        sizes = [p.shape[self._replica_dims :].numel() for p in self.params]
+        return [part.reshape(p.shape) for part, p in zip(torch.split(x, sizes, -1), self.params, strict=True)]
+
+    def layout(self, replica_dims: int, overdamped: bool) -> Layout:
         key = (replica_dims, overdamped)
         if key not in self._layouts:
             slots = self.space.slots[:1] if overdamped else self.space.slots[1:]

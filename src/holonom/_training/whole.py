@@ -84,6 +84,9 @@ class WholeStep:
 
     def _group_step(self, group: Group, buckets: list[Bucket], numbers: Numbers) -> GroupStep:
         names = {id(p): name for name, p in self._stepper.ensemble.named_parameters()}
+        scheme = compile_word(group["scheme"])
+        for bucket in buckets:  # made in the trace, they would be made again by every call
+            bucket.layout(group["seed"].ndim if isinstance(group["seed"], Tensor) else 0, scheme.overdamped)
         live = [name == "h" or bool(x) if isinstance(x, float) else False for name, x in numbers._asdict().items()]
         live[1] = False  # what is owed is the program's to write
         per_replica = numbers.h.shape if isinstance(numbers.h, Tensor) and numbers.h.ndim else (1,)
@@ -92,7 +95,7 @@ class WholeStep:
             {**group, "step": 0, "fuse": False},
             buckets,
             [[names[id(p)] for p in b.params] for b in buckets],
-            compile_word(group["scheme"]),
+            scheme,
             numbers._replace(owed=0.0),
             live,
             torch.zeros(len(live), **double),  # type: ignore[call-overload]

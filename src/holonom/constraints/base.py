@@ -32,12 +32,14 @@ class Landing(NamedTuple):
 class Traits(NamedTuple):
     """What backends need to know of a space.
 
+    elementwise: every entry by itself, at one radius, so that tensors may be joined to one vector.
     rowwise: the arithmetic is element- or row-wise, so that compiling it into one pass over memory pays.
     stacked: tensors of one shape are worked on as one batch.
     geodesic: ``drift_`` is exact, so that drifts add up.
     can_fail: a step may have no projection; it works on copies.
     """
 
+    elementwise: bool = False
     rowwise: bool = True
     stacked: bool = False
     geodesic: bool = True
@@ -52,7 +54,7 @@ class Constraint:
     """
 
     slots: tuple[str, ...] = ()
-    traits = Traits()
+    traits: Traits = Traits()
     lost = 1e-2
     has_initialiser = True
 

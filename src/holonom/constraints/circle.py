@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._step.integrate import Phase, Scalar, add_scaled_
 from ..errors import ConstraintError
-from .base import Constraint, Landing, check_radius, describe, inset, rounding, widened
+from .base import Constraint, Landing, Traits, check_radius, describe, inset, rounding, widened
 
 TURN = 2 * math.pi
 
@@ -42,6 +42,7 @@ class Circle(Constraint):
             raise ConstraintError(f"Circle: margin must lie between 0 and 1, got {margin}")
         self.radius = radius if isinstance(radius, Tensor) else float(radius)
         self.margin = margin
+        self.traits = Traits(elementwise=not isinstance(radius, Tensor))
 
     def __repr__(self) -> str:
         return f"Circle(radius={describe(self.radius)}, margin={self.margin!r})"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from .._step.integrate import Normals, Phase, Scalar, add_scaled_
-from .base import Constraint
+from .base import Constraint, Traits
 
 
 class Free(Constraint):
     """No constraint: A is q += h·p, B is p −= h·∇L, L is Euler–Maruyama."""
+
+    traits = Traits(elementwise=True)
 
     def __repr__(self) -> str:
         return "Free()"
