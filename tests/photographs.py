@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from holonom.data import ImageSet
-from holonom.experiments.setups.recipes import Recipe
+from holonom.experiments.setups.cifar.recipes import Recipe
 
 CPU = torch.device("cpu")
 SMALL = Recipe(width=2, pool=True, images=24, epochs=3, batch=8, seed=5)

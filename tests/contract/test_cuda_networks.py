@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from holonom import Langevin
-from holonom.experiments.setups.learner import Learner
-from holonom.experiments.setups.networks import Networks, untrained
-from holonom.experiments.setups.photographs import Photographs
-from holonom.experiments.setups.recipes import RESNETS, VGGS, Recipe
-from holonom.experiments.setups.walks import Walks
+from holonom.experiments.setups.cifar.images import Photographs
+from holonom.experiments.setups.cifar.network_lines import Walks
+from holonom.experiments.setups.cifar.networks import Networks, untrained
+from holonom.experiments.setups.cifar.recipes import RESNETS, VGGS, Recipe
+from holonom.experiments.setups.cifar.trainer import Learner
 
 from ..photographs import SMALL, image_set
 

@@ -24,7 +24,7 @@ from holonom.ensemble import Ensemble
 from holonom.experiments import base
 from holonom.experiments.claims import Claim, greater
 from holonom.experiments.run import Run, accuracy_and_loss
-from holonom.experiments.setups.spiral_circle import loss
+from holonom.experiments.setups.planar.spiral_circle import loss
 
 SETTINGS = {"replicas": 3, "epochs": 4}
 TEMPERATURES = {"cold": 0.0, "hot": 1e-2}

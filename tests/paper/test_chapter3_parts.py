@@ -11,10 +11,10 @@ import torch
 
 from holonom import presets
 from holonom.experiments.run import Fit
-from holonom.experiments.setups.hidden_weights import snapshot
-from holonom.experiments.setups.planar import TWO_TURNS, Problem, problem
-from holonom.experiments.setups.tabular import split
-from holonom.experiments.setups.thermo import grid, number, sgld, steps_to, temperature_of
+from holonom.experiments.setups.perceptrons.tables import split
+from holonom.experiments.setups.planar.hidden_weights import snapshot
+from holonom.experiments.setups.planar.methods import grid, number, sgld, steps_to, temperature_of
+from holonom.experiments.setups.planar.problem import TWO_TURNS, Problem, problem
 from holonom.experiments.studies.fig3_13 import _rise
 from holonom.experiments.studies.fig3_16 import _started
 

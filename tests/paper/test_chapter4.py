@@ -13,8 +13,11 @@ from torch.nn.functional import cross_entropy
 
 from holonom import Ensemble
 from holonom.batches import Shuffled
-from holonom.experiments.setups import fashion, language, spectrum, spiral_depth
-from holonom.experiments.setups.momentum import Momentum
+from holonom.experiments.setups.perceptrons import fashion_mnist as fashion
+from holonom.experiments.setups.planar import spiral_depth
+from holonom.experiments.setups.shared import langevin_spectrum as spectrum
+from holonom.experiments.setups.shared import language_model as language
+from holonom.experiments.setups.shared.momentum import Momentum
 from holonom.experiments.studies import fig7
 from holonom.models import TransformerLM
 

@@ -21,21 +21,17 @@ from holonom.experiments.base import find
 from holonom.experiments.claims import FAILS, HOLDS, OPEN
 from holonom.experiments.reproduce import reproduce
 from holonom.experiments.run import Array, Fit, Run
-from holonom.experiments.setups import (
-    image_transfer,
-    language,
-    multirate_transfer,
-    planar,
-    random_subsets,
-    resonances,
-    slow_biases,
-    text_transfer,
-    transfer_report,
-    transfer_runs,
-)
-from holonom.experiments.setups.multirate_transfer import FULL, OURS, OURS_TUNED, Transfer
-from holonom.experiments.setups.transfer_runs import Size, epochs_to_go
-from holonom.experiments.setups.transfer_steps import Arm, Student, Task, accuracy_on, check_apart
+from holonom.experiments.setups.mts import random_subsets, resonances, slow_biases
+from holonom.experiments.setups.planar import problem as planar
+from holonom.experiments.setups.shared import language_model as language
+from holonom.experiments.setups.transfer import comparison as multirate_transfer
+from holonom.experiments.setups.transfer import images as image_transfer
+from holonom.experiments.setups.transfer import report as transfer_report
+from holonom.experiments.setups.transfer import runs as transfer_runs
+from holonom.experiments.setups.transfer import text as text_transfer
+from holonom.experiments.setups.transfer.comparison import FULL, OURS, OURS_TUNED, Transfer
+from holonom.experiments.setups.transfer.finetuning import Arm, Student, Task, accuracy_on, check_apart
+from holonom.experiments.setups.transfer.runs import Size, epochs_to_go
 from holonom.experiments.studies import fig5_8, thm5_3_3
 from holonom.models import TransformerLM, mlp, resnet34, shlp, tiny_resnet
 from holonom.multirate import RandomSubsets

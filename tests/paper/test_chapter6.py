@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.experiments.setups.descent import STEP, dropped_twice
-from holonom.experiments.setups.lines import Line, by_layer, line
-from holonom.experiments.setups.planar import TWO_TURNS
-from holonom.experiments.setups.saddles import count, saddles
-from holonom.experiments.setups.tasks import Task, on_spirals
-from holonom.experiments.setups.thermo import adam
+from holonom.experiments.setups.cifar.optimizers import STEP, dropped_twice
+from holonom.experiments.setups.perceptrons.tasks import Task, on_spirals
+from holonom.experiments.setups.planar.methods import adam
+from holonom.experiments.setups.planar.problem import TWO_TURNS
+from holonom.experiments.setups.planar.saddles import count, saddles
+from holonom.experiments.setups.shared.loss_lines import Line, by_layer, line
 
 from .small import check_smoke, need_data, small_run
 

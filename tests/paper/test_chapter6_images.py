@@ -12,11 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.experiments.setups import trained
-from holonom.experiments.setups.cifar import BLOCKS, SMOKE, STAGES, Arm, Study, as_published, mean_shape, vgg_layers
-from holonom.experiments.setups.layers import divided
-from holonom.experiments.setups.lines import Line, mostly
-from holonom.experiments.setups.recipes import Recipe, Start
+from holonom.experiments.setups.cifar import training as trained
+from holonom.experiments.setups.cifar.barriers import divided
+from holonom.experiments.setups.cifar.recipes import Recipe, Start
+from holonom.experiments.setups.cifar.study import (
+    BLOCKS,
+    SMOKE,
+    STAGES,
+    Arm,
+    Study,
+    as_published,
+    mean_shape,
+    vgg_layers,
+)
+from holonom.experiments.setups.shared.loss_lines import Line, mostly
 from holonom.experiments.studies.fig6_3 import tops
 from holonom.experiments.studies.fig6_18 import FULL, STATISTICS, groups
 from holonom.experiments.studies.table6_1 import Row

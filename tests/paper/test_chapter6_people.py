@@ -18,8 +18,13 @@ from holonom.data import ImageSet
 from holonom.errors import DataError
 from holonom.experiments.claims import FAILS, HOLDS, OPEN
 from holonom.experiments.reproduce import reproduce
-from holonom.experiments.setups import between, crowds, digits, people, readers, voters
-from holonom.experiments.setups.kept import Kept
+from holonom.experiments.setups.people import classifiers as digits
+from holonom.experiments.setups.people import committee as voters
+from holonom.experiments.setups.people import gan_images as between
+from holonom.experiments.setups.people import seed_ensembles as crowds
+from holonom.experiments.setups.people import study as people
+from holonom.experiments.setups.people import train_to_accuracy as readers
+from holonom.experiments.setups.shared.artifacts import Kept
 from holonom.experiments.studies import table6_6
 from holonom.labelling import Journal, People, load_pictures, write_csv
 from holonom.metrics import agreement

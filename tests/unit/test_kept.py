@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holonom.experiments import ranks
-from holonom.experiments.setups.kept import Kept
+from holonom.experiments.setups.shared.artifacts import Kept
 
 
 def test_what_one_process_lacks_all_make_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from torch.nn.functional import cross_entropy
 
 from holonom import Langevin, landscape
 from holonom.errors import CheckpointError
-from holonom.experiments.setups.learner import Learner
-from holonom.experiments.setups.networks import METRICS, Network, Networks, untrained
-from holonom.experiments.setups.photographs import Photographs
-from holonom.experiments.setups.recipes import Start
-from holonom.experiments.setups.walks import WHOLE, Walks
+from holonom.experiments.setups.cifar.images import Photographs
+from holonom.experiments.setups.cifar.network_lines import WHOLE, Walks
+from holonom.experiments.setups.cifar.networks import METRICS, Network, Networks, untrained
+from holonom.experiments.setups.cifar.recipes import Start
+from holonom.experiments.setups.cifar.trainer import Learner
 
 from ..photographs import CPU, SMALL, image_set
 

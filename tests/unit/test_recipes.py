@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from holonom.experiments.setups.photographs import DEVIATION, MEAN, PADDING, Photographs, generator
-from holonom.experiments.setups.recipes import RESNETS, VGGS, Recipe, Start
+from holonom.experiments.setups.cifar.images import DEVIATION, MEAN, PADDING, Photographs, generator
+from holonom.experiments.setups.cifar.recipes import RESNETS, VGGS, Recipe, Start
 
 from ..photographs import CPU, SMALL, image_set
 

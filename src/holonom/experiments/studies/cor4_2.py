@@ -18,8 +18,8 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Array, Run
-from ..setups.landing import landing_expected
-from ..setups.spectrum import Spectrum, circle, sphere
+from ..setups.shared.landing import landing_expected
+from ..setups.shared.langevin_spectrum import Spectrum, circle, sphere
 
 RADIUS, TEMPERATURE = 1.0, 1.0
 

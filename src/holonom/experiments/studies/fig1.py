@@ -11,8 +11,8 @@ from torch import Tensor
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Fit, Run
-from ..setups.boundaries import draw, probabilities
-from ..setups.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
+from ..setups.planar.decision_boundaries import draw, probabilities
+from ..setups.planar.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
 
 BOUND = 1.25  # of the picture
 

@@ -11,7 +11,7 @@ from ...multirate.resonance import langevin_respa_map, stationary_covariance
 from ..base import experiment
 from ..claims import Claim, fact, near
 from ..run import Array, Run
-from ..setups.resonances import OMEGA, unstable_bands
+from ..setups.mts.resonances import OMEGA, unstable_bands
 
 SUBSTEPS, EXACT = 20, 1 / (1 + OMEGA**2)
 

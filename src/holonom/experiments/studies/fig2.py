@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, best
 from ..run import Run
-from ..setups.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
+from ..setups.planar.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
 
 
 @experiment(

@@ -16,9 +16,9 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Run
-from ..setups.boundaries import BOUND
-from ..setups.landing import landing_expected
-from ..setups.spiral_circle import HEADINGS, METHODS, RADII, STEP, TEMPERATURE, data, fit
+from ..setups.planar.decision_boundaries import BOUND
+from ..setups.planar.spiral_circle import HEADINGS, METHODS, RADII, STEP, TEMPERATURE, data, fit
+from ..setups.shared.landing import landing_expected
 
 AXES = {"x": "horizontal, y = 0", "y": "vertical, x = 0"}
 

@@ -8,9 +8,9 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.classifiers import pictures
-from ..setups.planar import HEADINGS, problem, waves
-from ..setups.thermo import grid, number
+from ..setups.planar.classifiers import pictures
+from ..setups.planar.methods import grid, number
+from ..setups.planar.problem import HEADINGS, problem, waves
 
 PUBLISHED = (1e-8, 1e-7, 1e-6, 1e-5)
 HOTTER = (1e-4, 1e-3)

@@ -10,9 +10,9 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.bars import grouped
-from ..setups.planar import FOUR_TURNS, HEADINGS, problem
-from ..setups.thermo import adam, adlala, grid, lol, over_training, strongest, temperature_of
+from ..setups.planar.bar_charts import grouped
+from ..setups.planar.methods import adam, adlala, grid, lol, over_training, strongest, temperature_of
+from ..setups.planar.problem import FOUR_TURNS, HEADINGS, problem
 
 NOISES = (0.0, 0.005, 0.01, 0.05, 0.1)
 

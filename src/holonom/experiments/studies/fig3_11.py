@@ -9,8 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.planar import HEADINGS, problem, waves
-from ..setups.thermo import adam, adlala, lol, sgld, steps_to
+from ..setups.planar.methods import adam, adlala, lol, sgld, steps_to
+from ..setups.planar.problem import HEADINGS, problem, waves
 
 LEVEL = 0.9
 

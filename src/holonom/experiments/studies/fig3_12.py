@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.planar import HEADINGS, problem, waves
-from ..setups.thermo import adam, adlala, lol, sgld, strongest
+from ..setups.planar.methods import adam, adlala, lol, sgld, strongest
+from ..setups.planar.problem import HEADINGS, problem, waves
 
 STEPS = 100_000  # published
 

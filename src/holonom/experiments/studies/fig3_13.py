@@ -10,8 +10,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.planar import HEADINGS, TWO_TURNS, problem
-from ..setups.thermo import adam, adlala, lol, sgd
+from ..setups.planar.methods import adam, adlala, lol, sgd
+from ..setups.planar.problem import HEADINGS, TWO_TURNS, problem
 
 METHODS = {
     "SGD": sgd(0.1),

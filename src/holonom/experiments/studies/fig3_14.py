@@ -9,8 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.planar import HEADINGS, TWO_TURNS, as_built, problem, small_gaussian
-from ..setups.thermo import adam, adlala, lol, sgd
+from ..setups.planar.methods import adam, adlala, lol, sgd
+from ..setups.planar.problem import HEADINGS, TWO_TURNS, as_built, problem, small_gaussian
 
 ADLALA = adlala(0.25, friction=0.5, driving_noise=0.01, coupling=0.1)
 ARMS = {

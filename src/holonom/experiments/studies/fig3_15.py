@@ -8,9 +8,9 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Fit, Run
-from ..setups.bars import grouped
-from ..setups.planar import FOUR_TURNS, HEADINGS, problem
-from ..setups.thermo import grid, strongest
+from ..setups.planar.bar_charts import grouped
+from ..setups.planar.methods import grid, strongest
+from ..setups.planar.problem import FOUR_TURNS, HEADINGS, problem
 
 SGD_RATES = (0.05, 0.1, 0.15, 0.2)
 

@@ -13,8 +13,8 @@ from ...ensemble import Ensemble
 from ..base import experiment
 from ..claims import Claim, fact, greater, near
 from ..run import Array, Run
-from ..setups.planar import FOUR_TURNS, Problem, as_built, nothing, problem, small_gaussian
-from ..setups.thermo import grid, number
+from ..setups.planar.methods import grid, number
+from ..setups.planar.problem import FOUR_TURNS, Problem, as_built, nothing, problem, small_gaussian
 
 STARTS = {"zero": nothing, "0.01 N(0, 1)": small_gaussian, "PyTorch": as_built}
 COOL = 1e-4  # temperatures up to this one count as sufficiently small

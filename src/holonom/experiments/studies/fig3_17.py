@@ -8,9 +8,9 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.classifiers import pictures
-from ..setups.planar import FOUR_TURNS, HEADINGS, problem
-from ..setups.thermo import grid, number
+from ..setups.planar.classifiers import pictures
+from ..setups.planar.methods import grid, number
+from ..setups.planar.problem import FOUR_TURNS, HEADINGS, problem
 
 TEMPERATURES = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.lines import draw, line, mostly_barrier, table
-from ..setups.planar import HEADINGS, TWO_TURNS
-from ..setups.tasks import on_spirals
-from ..setups.thermo import adam, adlala
+from ..setups.perceptrons.tasks import on_spirals
+from ..setups.planar.methods import adam, adlala
+from ..setups.planar.problem import HEADINGS, TWO_TURNS
+from ..setups.shared.loss_lines import draw, line, mostly_barrier, table
 
 METHODS = {"AdLaLa": adlala(0.25, driving_noise=0.01, coupling=0.1, friction=0.5), "Adam": adam(0.005)}
 

@@ -14,10 +14,10 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, most
 from ..run import Array, Fit, Run
-from ..setups.lines import usable
-from ..setups.planar import HEADINGS, TWO_TURNS, Method
-from ..setups.saddles import count, saddles
-from ..setups.tasks import Task, on_digits, on_spirals
+from ..setups.perceptrons.tasks import Task, on_digits, on_spirals
+from ..setups.planar.problem import HEADINGS, TWO_TURNS, Method
+from ..setups.planar.saddles import count, saddles
+from ..setups.shared.loss_lines import usable
 
 ROUNDING = 1e-5  # share of a surface's range that counts as flat; near a saddle the surface is
 SETTINGS = {"MNIST": {"lr": 0.15}, "two turns": {"lr": 0.25, "friction": 0.5}}

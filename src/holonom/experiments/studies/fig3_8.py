@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater, near
 from ..run import Run
-from ..setups.hidden_weights import histograms, history
-from ..setups.planar import TWO_TURNS, problem
-from ..setups.thermo import adam, adlala, sgd, sgld
+from ..setups.planar.hidden_weights import histograms, history
+from ..setups.planar.methods import adam, adlala, sgd, sgld
+from ..setups.planar.problem import TWO_TURNS, problem
 
 METHODS = {
     "SGD": sgd(0.1),

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..base import experiment
 from ..claims import Claim, best
 from ..run import Fit, Run
-from ..setups.spiral_depth import HEADINGS, PER_EPOCH, constrained, data, free, settled
+from ..setups.planar.spiral_depth import HEADINGS, PER_EPOCH, constrained, data, free, settled
 
 PENALTY = 0.05
 ARMS = ("SGD", "orthogonal start", "orthogonal penalty", "o-CoLA-od")

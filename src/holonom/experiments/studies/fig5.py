@@ -10,7 +10,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Run
-from ..setups.spiral_depth import constrained, data, free, settled
+from ..setups.planar.spiral_depth import constrained, data, free, settled
 
 Cell = tuple[float, float]  # h, λ
 

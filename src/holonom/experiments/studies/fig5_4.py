@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim
 from ..run import Run
-from ..setups.image_transfer import transfer
-from ..setups.multirate_transfer import arms_at_best_rates, compare
-from ..setups.transfer_report import report, usual_claims
+from ..setups.transfer.comparison import arms_at_best_rates, compare
+from ..setups.transfer.images import transfer
+from ..setups.transfer.report import report, usual_claims
 
 
 @experiment(

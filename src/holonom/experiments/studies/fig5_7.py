@@ -12,9 +12,9 @@ from ...data import ImageSet, mnist
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Fit, Run, accuracy_and_loss, both
-from ..setups.random_subsets import Make, Perceptron, pixels, sgd, subsets
-from ..setups.spiral_depth import settled
-from ..setups.transfer_steps import check_apart
+from ..setups.mts.random_subsets import Make, Perceptron, pixels, sgd, subsets
+from ..setups.planar.spiral_depth import settled
+from ..setups.transfer.finetuning import check_apart
 
 BATCH = 128
 DROPOUT = (0.2, 0.5)

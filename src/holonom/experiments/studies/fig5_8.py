@@ -11,8 +11,8 @@ from ...data import penn_treebank
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Fit, Run
-from ..setups.language import LENGTH, Text, fit, lowest, text
-from ..setups.random_subsets import EncodedText, Make, sgd, subsets
+from ..setups.mts.random_subsets import EncodedText, Make, sgd, subsets
+from ..setups.shared.language_model import LENGTH, Text, fit, lowest, text
 
 PATTERNS = ("layers.*.attention.*.weight", "layers.*.feedforward.*.weight")
 Train = Callable[[str, Text, float, bool], Fit]  # arm, text, probability, whether it is a search

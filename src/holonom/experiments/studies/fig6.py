@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.descent import FRICTION, MOMENTUM, STEP, WEIGHT_DECAY
-from ..setups.kernels import CI, PAPER, SMOKE, draw, set_up, train
+from ..setups.cifar.optimizers import FRICTION, MOMENTUM, STEP, WEIGHT_DECAY
+from ..setups.cifar.orthogonal_kernels import CI, PAPER, SMOKE, draw, set_up, train
 
 FREE, DECAYED, ORTHOGONAL = "SGD-m", f"SGD-m, weight decay {WEIGHT_DECAY:g}", "o-CoLA-ud"
 

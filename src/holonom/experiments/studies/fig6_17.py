@@ -11,11 +11,11 @@ from ...data import spirals
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Array, Fit, Run
-from ..setups.lines import Line, by_layer, line, mostly_barrier, mostly_none, table
-from ..setups.lines import draw as draw_lines
-from ..setups.planar import HEADINGS
-from ..setups.tasks import on_spirals
-from ..setups.thermo import adam
+from ..setups.perceptrons.tasks import on_spirals
+from ..setups.planar.methods import adam
+from ..setups.planar.problem import HEADINGS
+from ..setups.shared.loss_lines import Line, by_layer, line, mostly_barrier, mostly_none, table
+from ..setups.shared.loss_lines import draw as draw_lines
 
 EARLY = 4  # layers that the thesis finds to have barriers
 STEP, POINTS = 1e-3, 1000

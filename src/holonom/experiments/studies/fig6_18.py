@@ -10,10 +10,10 @@ from ...landscape import blocks_of
 from ..base import experiment
 from ..claims import Claim, best
 from ..run import Array, Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study
-from ..setups.lines import draw
-from ..setups.networks import untrained
-from ..setups.recipes import Recipe
+from ..setups.cifar.networks import untrained
+from ..setups.cifar.recipes import Recipe
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study
+from ..setups.shared.loss_lines import draw
 
 BLOCK, FULL, STATISTICS = "stages.2", "whole block", "running mean and variance"
 

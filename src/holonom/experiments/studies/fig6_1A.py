@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.lines import Line, line, mostly_barrier, mostly_none, table
-from ..setups.lines import draw as draw_lines
-from ..setups.planar import FOUR_TURNS, HEADINGS, TWO_TURNS
-from ..setups.tasks import on_digits, on_spirals
-from ..setups.thermo import adam
+from ..setups.perceptrons.tasks import on_digits, on_spirals
+from ..setups.planar.methods import adam
+from ..setups.planar.problem import FOUR_TURNS, HEADINGS, TWO_TURNS
+from ..setups.shared.loss_lines import Line, line, mostly_barrier, mostly_none, table
+from ..setups.shared.loss_lines import draw as draw_lines
 
 HIDDEN, STEP = (50, 50), 5e-4
 OWN, FRESH, UNTRAINED = "initial to trained", "fresh to trained", "initial to fresh"

@@ -9,8 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Array, Run
-from ..setups.crowds import SCALES, crowds
-from ..setups.people import percent
+from ..setups.people.seed_ensembles import SCALES, crowds
+from ..setups.people.study import percent
 
 Shares = dict[str, dict[float, Array]]  # kind of network → test accuracy → (repetitions,) percent
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Study, as_published
-from ..setups.lines import draw
-from ..setups.recipes import Recipe, Start
+from ..setups.cifar.recipes import Recipe, Start
+from ..setups.cifar.study import CI, PAPER, SMOKE, Study, as_published
+from ..setups.shared.loss_lines import draw
 
 FITTED = 0.999  # training accuracy that counts as all of it: one image in a thousand may be met wrongly
 

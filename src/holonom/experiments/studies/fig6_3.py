@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, fact, greater
 from ..run import Array, Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.lines import Line, draw, mostly
-from ..setups.recipes import Recipe, Start
+from ..setups.cifar.recipes import Recipe, Start
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published
+from ..setups.shared.loss_lines import Line, draw, mostly
 
 
 def tops(line: Line) -> Array:

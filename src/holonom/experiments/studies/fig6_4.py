@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, fact, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, STAGES, Arm, Study, as_published, mean_shape
-from ..setups.lines import draw
-from ..setups.recipes import Start
+from ..setups.cifar.recipes import Start
+from ..setups.cifar.study import CI, PAPER, SMOKE, STAGES, Arm, Study, as_published, mean_shape
+from ..setups.shared.loss_lines import draw
 
 PUBLISHED = {"B1": 91.79, "B2": 91.83, "B3": 92.35, "B4": 90.97}  # test accuracies in per cent
 

@@ -9,8 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.lines import draw, mostly
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published
+from ..setups.shared.loss_lines import draw, mostly
 
 DISTANCES = {0.1: 1.03, 0.01: 0.88, 0.001: 0.22}  # published, by h (6.3)
 

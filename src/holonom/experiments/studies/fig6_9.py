@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Run
-from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
+from ..setups.cifar.barriers import divided, says_which
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, Arm, Study, as_published
+from ..setups.shared.loss_lines import draw
 
 
 @experiment(

@@ -12,8 +12,17 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Fit, Run
-from ..setups.fashion import BATCH, HEADINGS, Constrained, Images, averaged, constrained, load, momentum
-from ..setups.momentum import Momentum
+from ..setups.perceptrons.fashion_mnist import (
+    BATCH,
+    HEADINGS,
+    Constrained,
+    Images,
+    averaged,
+    constrained,
+    load,
+    momentum,
+)
+from ..setups.shared.momentum import Momentum
 
 PUBLISHED = Constrained("circle", (0.05, 0.1), 0.3, 1.0)
 # Test accuracy in % and test loss, without and with weight decay 1e-4 (Table 4.3).

@@ -9,7 +9,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.spiral_depth import HEADINGS, PER_EPOCH, constrained, data, settled
+from ..setups.planar.spiral_depth import HEADINGS, PER_EPOCH, constrained, data, settled
 
 TEMPERATURES = (0.0, 1e-6)
 COLD, WARM = "τ = 0", "τ = 1e-6"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.descent import STEP
-from ..setups.kernels import CI, PAPER, SMOKE, draw, set_up, train
+from ..setups.cifar.optimizers import STEP
+from ..setups.cifar.orthogonal_kernels import CI, PAPER, SMOKE, draw, set_up, train
 
 FREE, ORTHOGONAL = "SGD", "o-CoLA-od"
 

@@ -12,8 +12,8 @@ from ...data import penn_treebank, wikitext2
 from ..base import experiment
 from ..claims import Claim, best, greater, near
 from ..run import Array, Fit, Run
-from ..setups.language import LENGTH, Circles, Text, fit, lowest, optimizer, text
-from ..setups.momentum import Momentum
+from ..setups.shared.language_model import LENGTH, Circles, Text, fit, lowest, optimizer, text
+from ..setups.shared.momentum import Momentum
 
 OURS, TUNED = "c-CoLA-ud", "c-CoLA-ud, best on held-out text"
 CIRCLES = {"Penn Treebank": Circles(friction=0.5), "WikiText-2": Circles(friction=1.0)}

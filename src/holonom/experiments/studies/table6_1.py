@@ -11,10 +11,10 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, fact, greater, most
 from ..run import Array, Run
-from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
-from ..setups.recipes import Start
+from ..setups.cifar.barriers import divided, says_which
+from ..setups.cifar.recipes import Start
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
+from ..setups.shared.loss_lines import draw
 from .fig6_2B import memorised
 from .fig6_3 import from_top
 from .fig6_4 import PUBLISHED as FORGOTTEN

@@ -9,10 +9,10 @@ from typing import Any
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import BLOCKS, CI, PAPER, PUBLISHED_BARRIERS, SMOKE, Arm, Study, as_published, vgg_layers
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
-from ..setups.walks import Blocks
+from ..setups.cifar.barriers import divided, says_which
+from ..setups.cifar.network_lines import Blocks
+from ..setups.cifar.study import BLOCKS, CI, PAPER, PUBLISHED_BARRIERS, SMOKE, Arm, Study, as_published, vgg_layers
+from ..setups.shared.loss_lines import draw
 from .fig6_19 import WITH_BARRIERS
 
 # Changes for layers with barriers ("apart") and for the rest; published accuracies of ResNet-18 and VGG-11.

@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
+from ..setups.cifar.barriers import divided, says_which
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published
+from ..setups.shared.loss_lines import draw
 from .fig6_19 import WITH_BARRIERS, vgg
 
 STANDARD, OTHERS, ONE, TWO, ALL = (

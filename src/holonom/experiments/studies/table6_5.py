@@ -9,7 +9,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, fact, greater
 from ..run import Run
-from ..setups.people import SCALES, percent, study
+from ..setups.people.study import SCALES, percent, study
 
 
 @experiment(

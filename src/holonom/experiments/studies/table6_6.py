@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.people import SCALES, percent, study
+from ..setups.people.study import SCALES, percent, study
 
 PUBLISHED = {
     "97.5 %": ("5.9 ± 1.7", "15.2", "11.3 ± 2.9", "28.5"),

@@ -9,7 +9,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.people import SCALES, percent, study
+from ..setups.people.study import SCALES, percent, study
 
 PUBLISHED = {"97.5 %": (28.5, 15.2, 6.1), "98 %": (21.8, 11.5, 9.1), "98.5 %": (18.2, 7.3, 8.5)}
 

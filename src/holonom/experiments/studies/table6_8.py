@@ -11,7 +11,7 @@ from ...metrics import max_softmax
 from ..base import experiment
 from ..claims import OPEN, Claim, greater
 from ..run import Array, Run
-from ..setups.people import SCALES, percent, study
+from ..setups.people.study import SCALES, percent, study
 
 PUBLISHED = {
     "models disagree, references agree": ("0.83 ± 0.178", "0.85 ± 0.172", "0.83 ± 0.187"),

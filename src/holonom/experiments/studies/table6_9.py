@@ -11,8 +11,8 @@ from ...metrics import certainty, certainty_by_reference
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Array, Run
-from ..setups.crowds import SCALES, crowds
-from ..setups.people import percent
+from ..setups.people.seed_ensembles import SCALES, crowds
+from ..setups.people.study import percent
 
 DOUBTFUL = 0.8  # certainty of people
 
