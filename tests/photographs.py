@@ -1,4 +1,4 @@
-"""A tiny set of random photographs, and a recipe for them."""
+"""A tiny set of random images, and a recipe for them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from types import MethodType
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.optim import Optimizer
 
+from ._training.graphs import record
 from .batches import Batches
 from .compiling import own, say_uncompiled
 from .counter import OPTIONS
@@ -231,16 +231,3 @@ def _draws(group: dict[str, Any]) -> bool:
     """Whether the group's letters draw noise."""
     numbers = physics(group)
     return any(is_noisy(letter, numbers) for letter in group["scheme"] if letter in LETTERS)
-
-
-def record(step: Callable[[], object]) -> Any:
-    """What a step does on the GPU, as a graph to replay; nothing of it runs now."""
-    graph = torch.cuda.CUDAGraph()
-    gc.collect()
-    gc.disable()  # another run's graph, collected during this recording, would void it
-    try:
-        with torch.cuda.graph(graph):
-            step()
-    finally:
-        gc.enable()
-    return graph

@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 from ..batches import Batches
 from ..capture import Compiled
 from ..ensemble import Ensemble, Loss
-from ..files import load, save
 from ..optimizer import Langevin
 from ..training import Evaluate, History, train
-from . import ranks
+from . import checkpoints, ranks
+from .artifacts import ArtifactCache
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -145,15 +145,17 @@ class Run:
 
     def once(self, name: str, make: Callable[[], Array]) -> Array:
         """What ``make`` returns; a resumed run reads what the interrupted one had made, on every rank or on none."""
-        file = self.checkpoint(f"{name}-{ranks.rank()}")
-        if ranks.largest(not file.exists()):
-            save({"values": torch.from_numpy(np.asarray(make()))}, file)
-        values: Array = load(file, "delete it to make it anew")["values"].numpy()
+        values: Array = self.checkpoints.per_rank(name, lambda: torch.from_numpy(np.asarray(make()))).numpy()
         return values
 
+    @property
+    def checkpoints(self) -> ArtifactCache:
+        """Artifacts of this run alone; those of an earlier run are ignored unless this one resumes."""
+        return ArtifactCache(self.folder / checkpoints.FOLDER, fresh=not self.resume)
+
     def checkpoint(self, name: str) -> Path:
-        """The file of that name; one that an earlier run left is there only if this one resumes."""
-        file = self.folder / "checkpoints" / f"{_slug(name)}.pt"
+        """A file for :func:`holonom.training.train`; one of an earlier run is deleted unless this one resumes."""
+        file = self.checkpoints.path(name)
         if not self.resume:
             file.unlink(missing_ok=True)
         return file
@@ -292,7 +294,3 @@ def accuracy_and_loss(loss: Loss, x: Tensor, y: Tensor, prefix: str, shared: boo
 def both(*evaluations: Evaluate) -> Evaluate:
     """Several evaluations as one."""
     return lambda ensemble: {k: v for one in evaluations for k, v in one(ensemble).items()}
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-+." else "_" for c in name)

@@ -11,8 +11,9 @@ from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
 from ..setups.planar.bar_charts import grouped
-from ..setups.planar.methods import adam, adlala, grid, lol, over_training, strongest, temperature_of
-from ..setups.planar.problem import FOUR_TURNS, HEADINGS, problem
+from ..setups.planar.methods import adam, adlala, grid, lol, temperature_of
+from ..setups.planar.problem import FOUR_TURNS, problem
+from ..setups.shared.curves import HEADINGS, best_arm, mean_over_training
 
 NOISES = (0.0, 0.005, 0.01, 0.05, 0.1)
 
@@ -69,7 +70,12 @@ def fig3_10(run: Run, settings: SimpleNamespace) -> list[Claim]:
         for name, fit in rivals.items()
     ]
     faster = [
-        greater(f"AdLaLa is more accurate over training than {name}", "faster", over_training(own), over_training(fit))
+        greater(
+            f"AdLaLa is more accurate over training than {name}",
+            "faster",
+            mean_over_training(own),
+            mean_over_training(fit),
+        )
         for name, fit in rivals.items()
     ]
     return [*ahead, *faster]
@@ -81,7 +87,7 @@ def final(fit: Fit) -> Array:
 
 def _best_of(fits: dict[str, Fit], family: str) -> Fit:
     family_fits = {name: fit for name, fit in fits.items() if name.startswith(family)}
-    return family_fits[strongest(family_fits)]
+    return family_fits[best_arm(family_fits)]
 
 
 def _draw_bars(run: Run, own: Fit, swept: dict[str, Fit], adams: dict[str, Fit], settings: SimpleNamespace) -> None:

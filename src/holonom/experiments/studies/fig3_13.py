@@ -11,7 +11,8 @@ from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
 from ..setups.planar.methods import adam, adlala, lol, sgd
-from ..setups.planar.problem import HEADINGS, TWO_TURNS, problem
+from ..setups.planar.problem import TWO_TURNS, problem
+from ..setups.shared.curves import HEADINGS
 
 METHODS = {
     "SGD": sgd(0.1),

@@ -9,10 +9,10 @@ from ...data import spirals
 from ..base import experiment
 from ..claims import Claim, near
 from ..run import Run
-from ..setups.perceptrons.tasks import Task, on_digits, on_spirals
+from ..setups.perceptrons.tasks import Task, line, on_digits, on_spirals
 from ..setups.planar.methods import adam, adlala
-from ..setups.planar.problem import HEADINGS
-from ..setups.shared.loss_lines import draw, line, mostly_none, table
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import draw, mostly_none, table
 
 HIDDEN = {"MNIST": 100, "one turn": 20}
 METHODS = {

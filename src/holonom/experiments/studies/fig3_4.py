@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.perceptrons.tasks import on_spirals
+from ..setups.perceptrons.tasks import line, on_spirals
 from ..setups.planar.methods import adam, adlala
-from ..setups.planar.problem import HEADINGS, TWO_TURNS
-from ..setups.shared.loss_lines import draw, line, mostly_barrier, table
+from ..setups.planar.problem import TWO_TURNS
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import draw, mostly_barrier, table
 
 METHODS = {"AdLaLa": adlala(0.25, driving_noise=0.01, coupling=0.1, friction=0.5), "Adam": adam(0.005)}
 

@@ -14,10 +14,10 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, most
 from ..run import Array, Fit, Run
-from ..setups.perceptrons.tasks import Task, on_digits, on_spirals
-from ..setups.planar.problem import HEADINGS, TWO_TURNS, Method
+from ..setups.perceptrons.tasks import Task, finite_ends, on_digits, on_spirals
+from ..setups.planar.problem import TWO_TURNS, Method
 from ..setups.planar.saddles import count, saddles
-from ..setups.shared.loss_lines import usable
+from ..setups.shared.curves import HEADINGS
 
 ROUNDING = 1e-5  # share of a surface's range that counts as flat; near a saddle the surface is
 SETTINGS = {"MNIST": {"lr": 0.15}, "two turns": {"lr": 0.25, "friction": 0.5}}
@@ -35,8 +35,8 @@ def _adlala(task: Task, noise: int) -> Method:
 def _surface(task: Task, fits: list[Fit], grid: int) -> landscape.Surface:
     """All runs' surfaces; NaN for runs that diverged."""
     start = task.ensemble()
-    (first, end), lost = usable(start, fits[0].ensemble)
-    (_, other), also_lost = usable(start, fits[1].ensemble)
+    (first, end), lost = finite_ends(start, fits[0].ensemble)
+    (_, other), also_lost = finite_ends(start, fits[1].ensemble)
     found = landscape.surface(start, first, (end, other), task.test_loss(), grid, nonfinite="keep", progress=False)
     found.values[:, lost | also_lost] = torch.nan
     return found

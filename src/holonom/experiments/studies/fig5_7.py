@@ -13,8 +13,8 @@ from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Fit, Run, accuracy_and_loss, both
 from ..setups.mts.random_subsets import Make, Perceptron, pixels, sgd, subsets
-from ..setups.planar.spiral_depth import settled
-from ..setups.transfer.finetuning import check_apart
+from ..setups.shared.curves import late_mean
+from ..setups.transfer.finetuning import check_split
 
 BATCH = 128
 DROPOUT = (0.2, 0.5)
@@ -47,7 +47,7 @@ HEADINGS = {
 )  # fmt: skip
 def fig5_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     digits = mnist(run.root)
-    check_apart(settings.train, settings.held_out, len(digits.train_labels))
+    check_split(settings.train, settings.held_out, len(digits.train_labels))
     fits: dict[str, Fit] = {}
     claims: list[Claim] = []
     for momentum in settings.momenta:
@@ -78,12 +78,12 @@ def judge(run: Run, settings: SimpleNamespace, digits: ImageSet, momentum: float
         fits[arm] = train(run, settings, digits, arm, make, dropout)
         return fits[arm]
 
-    plain = settled(add("SGD", sgd(momentum)))
+    plain = late_mean(add("SGD", sgd(momentum)))
     ours = {k: add(f"multirate subsets, k = {k}", subsets(off, momentum, k)) for k in settings.periods}
-    zeros = settled(add("zeros without multirate", subsets(off, momentum)))
+    zeros = late_mean(add("zeros without multirate", subsets(off, momentum)))
     add("SGD with dropout", sgd(momentum), DROPOUT)
-    k = max(ours, key=lambda k: float(settled(ours[k], "valid_accuracy").mean()))
-    best, which = settled(ours[k]), f"μ = {momentum:g} (k = {k})"
+    k = max(ours, key=lambda k: float(late_mean(ours[k], "valid_accuracy").mean()))
+    best, which = late_mean(ours[k]), f"μ = {momentum:g} (k = {k})"
     return [
         greater(f"multirate subsets beat SGD, {which}", "higher (figure)", best, plain),
         greater(f"the multirate component matters, {which}", "not as well (figure)", best, zeros),

@@ -11,10 +11,10 @@ from ...data import spirals
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Array, Fit, Run
-from ..setups.perceptrons.tasks import on_spirals
+from ..setups.perceptrons.tasks import by_layer, line, on_spirals
 from ..setups.planar.methods import adam
-from ..setups.planar.problem import HEADINGS
-from ..setups.shared.loss_lines import Line, by_layer, line, mostly_barrier, mostly_none, table
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import Line, mostly_barrier, mostly_none, table
 from ..setups.shared.loss_lines import draw as draw_lines
 
 EARLY = 4  # layers that the thesis finds to have barriers

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.perceptrons.tasks import on_digits, on_spirals
+from ..setups.perceptrons.tasks import line, on_digits, on_spirals
 from ..setups.planar.methods import adam
-from ..setups.planar.problem import FOUR_TURNS, HEADINGS, TWO_TURNS
-from ..setups.shared.loss_lines import Line, line, mostly_barrier, mostly_none, table
+from ..setups.planar.problem import FOUR_TURNS, TWO_TURNS
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import Line, mostly_barrier, mostly_none, table
 from ..setups.shared.loss_lines import draw as draw_lines
 
 HIDDEN, STEP = (50, 50), 5e-4
@@ -65,7 +66,7 @@ def fig6_1a(run: Run, settings: SimpleNamespace) -> list[Claim]:
     for task in (digits, *spirals):
         epochs = settings.epochs if task is digits else settings.spiral_epochs
         fit = task.fit("Adam", adam(STEP), epochs * task.per_epoch)
-        initial, fresh = task.ensemble(), task.elsewhere()
+        initial, fresh = task.ensemble(), task.independent()
         fits[task.name] = fit
         lines[task.name] = {
             OWN: line(task, initial, fit.ensemble, settings.points),

@@ -9,7 +9,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Array, Run
-from ..setups.people.seed_ensembles import SCALES, crowds
+from ..setups.people.seed_ensembles import SCALES, seed_ensembles
 from ..setups.people.study import percent
 
 Shares = dict[str, dict[float, Array]]  # kind of network → test accuracy → (repetitions,) percent
@@ -26,13 +26,13 @@ Shares = dict[str, dict[float, Array]]  # kind of network → test accuracy → 
     **SCALES,
 )
 def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    given, found = crowds(run, settings)
+    inputs, ensembles = seed_ensembles(run, settings)
     shares: dict[str, Shares] = {"A": {}, "C": {}}
-    for kind, crowd in found.items():
+    for kind, ensemble in ensembles.items():
         for letter, own in shares.items():
             own[kind] = {
-                target: np.array([100 * one.share(letter) for one in crowd.found(number, given.people)])
-                for number, target in enumerate(crowd.targets)
+                target: np.array([100 * one.share(letter) for one in ensemble.agreements(number, inputs.people)])
+                for number, target in enumerate(ensemble.targets)
             }
     for letter, own in shares.items():
         rows = [
@@ -48,7 +48,7 @@ def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
         )
     low, high = settings.targets[0], settings.targets[-1]
     claims = []
-    for kind in found:
+    for kind in ensembles:
         a, c = shares["A"][kind], shares["C"][kind]
         between = f"{kind}, {percent(low)} → {percent(high)}"
         claims.append(greater(f"{between}: type A falls", "falls", a[low], a[high]))

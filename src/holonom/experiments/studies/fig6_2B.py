@@ -17,7 +17,9 @@ FITTED = 0.999  # training accuracy that counts as all of it: one image in a tho
 
 def memorised(study: Study, epochs: int) -> Recipe:
     """Without weight decay and augmentation, on random labels, until they are fitted."""
-    return replace(study.base, weight_decay=0.0, augmented=False, random_labels=True, epochs=epochs, enough=FITTED)
+    return replace(
+        study.base, weight_decay=0.0, augmented=False, random_labels=True, epochs=epochs, stop_accuracy=FITTED
+    )
 
 
 @experiment(

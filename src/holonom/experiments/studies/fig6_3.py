@@ -27,7 +27,7 @@ def from_top(study: Study, scratch: Arm) -> Arm:
     def begin(number: int, recipe: Recipe) -> Start:
         return Start(scratch.recipe.seeded(recipe.seed), float(places[number]))
 
-    return study.arm("from the barrier", scratch.recipe, begin=begin)
+    return study.arm("from the barrier", scratch.recipe, start_of=begin)
 
 
 @experiment(

@@ -20,7 +20,7 @@ def forgetful(study: Study, block: str) -> Arm:
     """Everything trained but one block, and training as usual from there."""
     pattern = STAGES[block]
     assert isinstance(pattern, str)
-    return study.arm(f"{block} forgotten", start=Start(study.base, forgotten=(pattern,)))
+    return study.arm(f"{block} forgotten", start=Start(study.base, reset=(pattern,)))
 
 
 @experiment(

@@ -16,7 +16,7 @@ DISTANCES = {0.1: 1.03, 0.01: 0.88, 0.001: 0.22}  # published, by h (6.3)
 
 
 def fixed(study: Study, step: float) -> Arm:
-    return study.arm(f"fixed h = {step:g}", step=step, falling=False)
+    return study.arm(f"fixed h = {step:g}", step=step, step_decay=False)
 
 
 @experiment(

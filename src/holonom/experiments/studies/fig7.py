@@ -22,7 +22,7 @@ from ..setups.perceptrons.fashion_mnist import (
     load,
     momentum,
 )
-from ..setups.shared.momentum import Momentum
+from ..setups.shared.optimizers import Momentum
 
 PUBLISHED = Constrained("circle", (0.05, 0.1), 0.3, 1.0)
 # Test accuracy in % and test loss, without and with weight decay 1e-4 (Table 4.3).

@@ -13,7 +13,7 @@ from ..base import experiment
 from ..claims import Claim, best, greater, near
 from ..run import Array, Fit, Run
 from ..setups.shared.language_model import LENGTH, Circles, Text, fit, lowest, optimizer, text
-from ..setups.shared.momentum import Momentum
+from ..setups.shared.optimizers import Momentum
 
 OURS, TUNED = "c-CoLA-ud", "c-CoLA-ud, best on held-out text"
 CIRCLES = {"Penn Treebank": Circles(friction=0.5), "WikiText-2": Circles(friction=1.0)}

@@ -11,9 +11,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, fact, greater, most
 from ..run import Array, Run
-from ..setups.cifar.barriers import divided, says_which
 from ..setups.cifar.recipes import Start
-from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, barrier_blocks, barrier_note, mean_shape
 from ..setups.shared.loss_lines import draw
 from .fig6_2B import memorised
 from .fig6_3 import from_top
@@ -120,7 +119,7 @@ SHAPES: dict[str, Callable[[Row], Claim]] = {
 def table6_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     study = Study(run, settings)
     base = study.arm("base", blocks=BLOCKS)
-    high, found = divided(base)
+    high, found = barrier_blocks(base)
     parts = {
         "initial state": _initialisation(study, base),
         "data": _data(study, base),
@@ -140,7 +139,7 @@ def table6_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     )  # fmt: skip
     study.report(
         arms,
-        says_which(high, found),
+        barrier_note(high, found),
         "Left out: pre-training on ImageNet (Fig. 6.2A), single blocks pre-trained on random labels (Fig. 6.5), and "
         "the perceptrons, which fig6.17 is about. Random labels and the barrier's top are compared with training "
         "without weight decay, a fixed h = 0.01 with the better of the other fixed steps, no batch norm with VGG-11, "
@@ -181,7 +180,7 @@ def _optimizer(study: Study, base: Arm, high: tuple[str, ...]) -> list[Row]:
     more = study.arm(decayed(MUCH), weight_decay=MUCH)
     large, middle, small = (fixed(study, step) for step in (0.1, 0.01, 0.001))
     rival = max((large, small), key=lambda arm: float(np.nan_to_num(arm.accuracy).mean()))
-    careful = study.arm("0.01 with barriers", blocks=BLOCKS, apart=high, apart_step=0.01)
+    careful = study.arm("0.01 with barriers", blocks=BLOCKS, special_blocks=high, special_step=0.01)
     return [
         Row("less weight decay", "NB / B", "worse", less, base),
         Row("more weight decay", "P", "worse", (more,), base),

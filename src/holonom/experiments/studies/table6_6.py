@@ -29,15 +29,15 @@ COLUMNS = ["misclassified per model", "across 9 models", "2 models disagree", "9
     **SCALES,
 )
 def table6_6(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    found = study(run, settings)
-    each = found.over_sets(lambda one: one.misclassified_per_model.mean)
-    across = found.over_sets(lambda one: one.misclassified_across_models)
-    pairs = found.over_sets(lambda one: one.pair_disagreement.mean)
-    nine = found.over_sets(lambda one: one.disagreement)
-    each_spread = found.over_sets(lambda one: one.misclassified_per_model.std)
-    pair_spread = found.over_sets(lambda one: one.pair_disagreement.std)
+    result = study(run, settings)
+    each = result.over_sets(lambda one: one.misclassified_per_model.mean)
+    across = result.over_sets(lambda one: one.misclassified_across_models)
+    pairs = result.over_sets(lambda one: one.pair_disagreement.mean)
+    nine = result.over_sets(lambda one: one.disagreement)
+    each_spread = result.over_sets(lambda one: one.misclassified_per_model.std)
+    pair_spread = result.over_sets(lambda one: one.pair_disagreement.std)
     rows = []
-    for target in map(percent, found.targets):
+    for target in map(percent, result.targets):
         measured = (
             f"{each[target].mean():.1f} ± {each_spread[target].mean():.1f}", f"{across[target].mean():.1f}",
             f"{pairs[target].mean():.1f} ± {pair_spread[target].mean():.1f}", f"{nine[target].mean():.1f}",
@@ -50,7 +50,7 @@ def table6_6(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "The thesis says “much” of nine networks against one and against two. Nine never err or disagree on fewer "
         "images, so the claims ask for a factor of two (published: 2.1 to 2.7)."
     )
-    low, *_, high = map(percent, found.targets)
+    low, *_, high = map(percent, result.targets)
     between = f"{low} → {high}"
     return [
         *(

@@ -1,4 +1,4 @@
-"""CIFAR-10 on the device: a training set that is shuffled, cropped and flipped anew for every epoch."""
+"""CIFAR-10 on the device; the training set is shuffled, cropped and flipped anew for every epoch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .recipes import Recipe
 
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of the training set's pixels, in [0, 1]
 PADDING, CLASSES = 4, 10
-_AT_ONCE = 10_000  # images whose pixels' indices a GPU writes down together
+_CHUNK = 10_000  # images cropped at once, since their index tensors are large
 
 
-class Photographs:
-    """Images stay bytes until they are looked at: an epoch of 50,000 takes 150 MB.
+class CifarImages:
+    """Images are stored as bytes: an epoch of 50,000 takes 150 MB.
 
     Attributes:
         fingerprint: of all pixels and labels.
@@ -55,24 +55,24 @@ class Photographs:
         return torch.randint(CLASSES, (count,), generator=generator(recipe.seed, "labels")).to(self.device)
 
     def epoch(self, recipe: Recipe, number: int) -> tuple[Tensor, Tensor]:
-        """Bytes (steps, batch, 3, 32, 32) and labels (steps, batch); what fills no batch is left out this time.
+        """Bytes (steps, batch, 3, 32, 32) and labels (steps, batch); an incomplete batch is left out.
 
         The order, the crops (32×32 of the image with 4 black pixels around it) and the flips depend on the
-        recipe's seed and the epoch's number only.
+        recipe's seed and the epoch's number alone.
         """
         labels = self.labels(recipe)
         batch = min(recipe.batch, len(labels))
-        kept = len(labels) // batch * batch
+        used = len(labels) // batch * batch
         draw = generator(recipe.seed, "epoch", number)
-        order = torch.randperm(len(labels), generator=draw)[:kept]
-        corner = torch.full((2, kept), PADDING)
-        mirrored = torch.zeros(kept, dtype=torch.bool)
+        order = torch.randperm(len(labels), generator=draw)[:used]
+        corner = torch.full((2, used), PADDING)
+        mirrored = torch.zeros(used, dtype=torch.bool)
         if recipe.augmented:
-            corner = torch.randint(2 * PADDING + 1, (2, kept), generator=draw)
-            mirrored = torch.rand(kept, generator=draw) < 0.5
+            corner = torch.randint(2 * PADDING + 1, (2, used), generator=draw)
+            mirrored = torch.rand(used, generator=draw) < 0.5
         chosen = order.to(self.device)
         drawn = (chosen, corner[0].to(self.device), corner[1].to(self.device), mirrored.to(self.device))
-        images = torch.cat([self._crop(*part) for part in zip(*(torch.split(x, _AT_ONCE) for x in drawn), strict=True)])
+        images = torch.cat([self._crop(*part) for part in zip(*(torch.split(x, _CHUNK) for x in drawn), strict=True)])
         return images.view(-1, batch, *images.shape[1:]), labels[chosen].view(-1, batch)
 
     def _crop(self, chosen: Tensor, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:
@@ -88,6 +88,6 @@ class Photographs:
 
 
 def generator(*words: Any) -> torch.Generator:
-    """A random stream of its own for every sequence of words and numbers."""
+    """A separate random stream for every sequence of words and numbers."""
     digest = hashlib.sha256(repr(words).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

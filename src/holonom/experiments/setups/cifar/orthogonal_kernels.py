@@ -33,20 +33,20 @@ PANELS = {"train_loss": "train loss", "test_loss": "test loss", "test_accuracy":
 
 
 def train(run: Run, settings: SimpleNamespace, recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, Trained]:
-    """All arms, each given by its changes to the ResNet-34's recipe; constraint violations are the trained weights'."""
+    """All arms, each given by its changes to the ResNet-34's recipe; residuals are those of the trained weights."""
     training = Training(run, settings)
     arms = {}
     for name, changes in recipes.items():
         found = [0.0]
         recipe = replace(training.base, architecture="resnet34", **changes)
-        arms[name] = training.train(name, recipe, look=partial(_notice, found))
+        arms[name] = training.train(name, recipe, inspect=partial(_append_violation, found))
         arms[name].residual = ranks.largest(float(np.max(found)))
     run.save_curves(arms)
     run.summary(arms, ACCURACIES, "After training")
     return arms
 
 
-def _notice(found: list[float], recipe: Recipe, network: Network) -> None:
+def _append_violation(found: list[float], recipe: Recipe, network: Network) -> None:
     if recipe.method != "SGD":
         found.append(violation(recipe, network))
 
@@ -82,13 +82,13 @@ def draw(run: Run, arms: Mapping[str, Trained], caption: str) -> None:
         axes[0, 0].legend(frameon=False)
 
 
-def set_up(settings: SimpleNamespace) -> str:
-    """What a reader should know of both figures."""
+def setup_note(settings: SimpleNamespace) -> str:
+    """The note that both figures have."""
     less = settings.epochs < PAPER["epochs"] or settings.width < PAPER["width"] or settings.train < PAPER["train"]
     return (
         f"A ResNet-34 with a 3×3 first convolution, {'with' if settings.pool else 'without'} the pooling behind it; "
         f"{settings.epochs} epochs ({PAPER['epochs']} in the paper) of {settings.train:,} images, cropped and flipped. "
-        "All weights but the first and last layer's are orthogonal as (out, in·kh·kw); they begin at the matrices "
-        "nearest to the free networks' initial weights. A GPU computes in bfloat16, weights and steps staying float32."
+        "All weights but the first and last layer's are orthogonal as (out, in·kh·kw); they start at the matrices "
+        "nearest to the free networks' initial weights. A GPU computes in bfloat16 with float32 weights and steps."
         + (" Trained less than the paper's, these networks are not held against its numbers." if less else "")
     )

@@ -1,9 +1,8 @@
-"""What determines a trained network: a recipe, whose key names its file."""
+"""Recipes: everything that determines a trained network."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.optim import Optimizer
 from ....landscape import blocks_of
 from ....models import resnet18, resnet34, resnet50, vgg11
 from ....models.vgg import VGG11_WIDTHS
-from .optimizers import BATCH, METHODS, MOMENTUM, STEP, WEIGHT_DECAY, descent
+from .optimizers import BATCH, METHODS, MOMENTUM, STEP, WEIGHT_DECAY, make_optimizer
 
 State = dict[str, Tensor]
 RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
@@ -23,23 +22,23 @@ VGGS = {"vgg11": True, "vgg11 without norm": False}  # whether batch norm follow
 class Start:
     """The state at ``alpha`` of the line from another network's initial to its trained state (6.1).
 
-    Blocks named in ``forgotten`` are put back to that network's initial state.
+    Blocks named in ``reset`` are put back to that network's initial state.
     """
 
     network: Recipe
     alpha: float = 1.0
-    forgotten: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
 
     def state(self, model: nn.Module, initial: State, trained: State) -> State:
-        """From the two states of :attr:`network`; ``model`` knows which names a block has."""
-        back = {n for names in blocks_of(model, self.forgotten).values() for n in names} if self.forgotten else set()
+        """From the two states of :attr:`network`; ``model`` gives the names of a block's parameters."""
+        back = {n for names in blocks_of(model, self.reset).values() for n in names} if self.reset else set()
         return {name: (initial[name] if name in back else _mix(initial[name], x, self.alpha)).clone()
                 for name, x in trained.items()}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One network and its training: SGD with momentum (thesis 6.1.3.1, 6.1.10.1) unless said otherwise.
+    """One network and its training, by default SGD with momentum (thesis 6.1.3.1, 6.1.10.1).
 
     Attributes:
         architecture: one of ``RESNETS`` or ``VGGS``.
@@ -49,13 +48,13 @@ class Recipe:
         images: how many of the training set.
         augmented: random crops of the padded image, and flips.
         random_labels: train on labels drawn at random.
-        epochs: at most so many.
-        enough: stop after an epoch whose training accuracy was this high.
+        epochs: at most.
+        stop_accuracy: stop after an epoch with this training accuracy.
         method: one of ``METHODS``.
-        step: SGD's learning rate, at first.
-        falling: divide the step by ten after one and two thirds of the epochs.
-        apart: name patterns of blocks with a step and a weight decay of their own.
-        start: another network's states to begin with; fresh weights by default.
+        step: SGD's initial learning rate.
+        step_decay: divide the step by ten after one and two thirds of the epochs.
+        special_blocks: name patterns of blocks that train with ``special_step`` and ``special_weight_decay``.
+        start: a state of another network to start from; initial weights by default.
         seed: of initial weights, labels, order and augmentation.
     """
 
@@ -67,16 +66,16 @@ class Recipe:
     augmented: bool = True
     random_labels: bool = False
     epochs: int = 100
-    enough: float | None = None
+    stop_accuracy: float | None = None
     batch: int = BATCH
     method: str = METHODS[0]
     momentum: float = MOMENTUM
     step: float = STEP
-    falling: bool = True
+    step_decay: bool = True
     weight_decay: float = WEIGHT_DECAY
-    apart: tuple[str, ...] = ()
-    apart_step: float = STEP
-    apart_weight_decay: float = WEIGHT_DECAY
+    special_blocks: tuple[str, ...] = ()
+    special_step: float = STEP
+    special_weight_decay: float = WEIGHT_DECAY
     start: Start | None = None
     seed: int = 0
 
@@ -99,11 +98,6 @@ class Recipe:
         start = self.start and replace(self.start, network=self.start.network.seeded(seed))
         return replace(self, seed=seed, start=start)
 
-    def key(self, *circumstances: Any) -> str:
-        """A name for the network: equal if and only if the recipe and the circumstances are."""
-        text = repr((sorted(asdict(self).items()), circumstances))
-        return hashlib.sha256(text.encode()).hexdigest()[:20]
-
     def model(self) -> nn.Module:
         """The untrained network; its weights come from torch's global generator."""
         if self.architecture in RESNETS:
@@ -115,11 +109,12 @@ class Recipe:
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The model's parameters with their steps and weight decays, for torch.optim."""
-        names = {name for own in blocks_of(model, self.apart).values() for name in own} if self.apart else set()
+        patterns = self.special_blocks
+        names = {name for block in blocks_of(model, patterns).values() for name in block} if patterns else set()
         sides: list[list[nn.Parameter]] = [[], []]
         for name, p in model.named_parameters():
             sides[name in names].append(p)
-        options = ((self.step, self.weight_decay), (self.apart_step, self.apart_weight_decay))
+        options = ((self.step, self.weight_decay), (self.special_step, self.special_weight_decay))
         return [
             {"params": side, "lr": step, "weight_decay": decay}
             for side, (step, decay) in zip(sides, options, strict=True)
@@ -127,14 +122,14 @@ class Recipe:
         ]
 
     def optimizer(self, model: nn.Module, fused: bool = False) -> Optimizer:
-        return descent(self.method, model, self.groups(model), self.momentum, fused)
+        return make_optimizer(self.method, model, self.groups(model), self.momentum, fused)
 
     @property
-    def rooted(self) -> bool:
+    def lr_is_root(self) -> bool:
         """Whether lr is a time step h, whose square is the step."""
         return self.method == "o-CoLA-ud"
 
 
 def _mix(start: Tensor, end: Tensor, alpha: float) -> Tensor:
-    """Counters cannot be mixed and are the end's."""
+    """Counters cannot be interpolated and are the end's."""
     return start.lerp(end, alpha) if end.is_floating_point() else end

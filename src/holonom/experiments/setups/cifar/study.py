@@ -15,12 +15,12 @@ from ....metrics import distance
 from ... import ranks
 from ...claims import Claim, near
 from ...run import Array, Run
-from ..shared import loss_lines as lines
+from ..shared import loss_lines
 from ..shared.loss_lines import Line
-from .network_lines import WHOLE, Blocks, Walks
+from .network_lines import WHOLE, Blocks, NetworkLines
 from .networks import FOLDER, Network, untrained
 from .recipes import Recipe
-from .training import ACCURACIES, Begin, Trained, Training
+from .training import ACCURACIES, StartOf, Trained, Training
 
 SMOKE: dict[str, Any] = {
     "replicas": 2, "width": 2, "pool": True, "train": 64, "test": 32, "epochs": 1, "batch": 16, "tested": 16,
@@ -47,7 +47,7 @@ PUBLISHED_BARRIERS = ("B2", "B3", "B4.0")  # of ResNet-18, Fig. 6.16A
 
 @dataclass
 class Arm(Trained):
-    """One recipe with every run's seed: its metrics, the line of the whole network and of its blocks."""
+    """All runs of one recipe: metrics, the line of the whole network and those of its blocks."""
 
     whole: Line = field(kw_only=True)
     blocks: dict[str, Line] = field(default_factory=dict)
@@ -78,74 +78,73 @@ class Arm(Trained):
 
 
 class Study(Training):
-    """Trained networks, and what to look at on their lines."""
+    """Trained networks and the loss on their lines."""
 
     def __init__(self, run: Run, settings: SimpleNamespace) -> None:
         super().__init__(run, settings)
-        self.walks = Walks(self.networks, self.data, settings.tested, settings.points)
+        self.network_lines = NetworkLines(self.networks, self.data, settings.tested, settings.points)
 
     def arm(
         self,
         name: str,
         recipe: Recipe | None = None,
         blocks: Blocks | None = None,
-        begin: Begin | None = None,
+        start_of: StartOf | None = None,
         **changes: Any,
     ) -> Arm:
-        """Train or read every run of a recipe (the base by default) with some changes, and walk along its lines.
+        """Train or read every run of a recipe (the base by default) with some changes, and evaluate its lines.
 
-        ``begin`` gives every run, known by its number and recipe, a start of its own.
+        ``start_of`` gives every run another start.
         """
-        found: list[tuple[dict[str, Array], float]] = []
-        trained = self.train(
-            name, replace(recipe or self.base, **changes), begin,
-            lambda own, network: found.append(self._look(own, network, blocks or {})),
-        )  # fmt: skip
-        walked, ways = zip(*found, strict=True)
-        paths = {block: self._line([one[block] for one in walked]) for block in (WHOLE, *(blocks or {}))}
-        return Arm(**vars(trained), whole=paths.pop(WHOLE), blocks=paths, distance=ranks.gather(np.array([ways]))[0])
+        losses: list[dict[str, Array]] = []
+        distances: list[float] = []
 
-    def _look(self, recipe: Recipe, network: Network, blocks: Blocks) -> tuple[dict[str, Array], float]:
-        """The loss along the whole and the blocks' lines, and the distance travelled (6.3)."""
-        way = np.nan
-        if not network.diverged:
-            way = float(distance(untrained(recipe), network.initial, network.trained))
-        return self.walks.along(recipe, network, blocks), way
+        def inspect(recipe: Recipe, network: Network) -> None:
+            ends = network.initial, network.trained
+            distances.append(np.nan if network.diverged else float(distance(untrained(recipe), *ends)))  # (6.3)
+            losses.append(self.network_lines.losses(recipe, network, blocks or {}))
+
+        trained = self.train(name, replace(recipe or self.base, **changes), start_of, inspect)
+        lines = {block: self._line([one[block] for one in losses]) for block in losses[0]}
+        moved = ranks.gather(np.array([distances]))[0]
+        return Arm(**vars(trained), whole=lines.pop(WHOLE), blocks=lines, distance=moved)
 
     def _line(self, values: Sequence[Array]) -> Line:
-        return Line(self.walks.alphas, ranks.gather(np.stack(values, 1)).T)
+        return Line(self.network_lines.alphas, ranks.gather(np.stack(values, 1)).T)
 
     def report(self, arms: Mapping[str, Arm], *notes: str) -> None:
-        """Accuracies, barriers, curves, and what the reader should know."""
+        """Accuracies, barriers, curves and notes."""
         self.run.save_curves(arms)
         self.run.summary(arms, ACCURACIES, "After training")
-        lines.table(
+        loss_lines.table(
             self.run, {f"{name}, {path}": line for name, arm in arms.items() for path, line in arm.lines.items()}
         )
-        for note in (self._set_up(), *notes):
+        for note in (self._setup_note(), *notes):
             self.run.note(note)
 
-    def _set_up(self) -> str:
-        own = self.settings
-        pooled = "with" if own.pool else "without"
-        less = (own.width, len(self.data)) != (FULL_WIDTH, FULL_IMAGES) or own.epochs < FULL_EPOCHS
+    def _setup_note(self) -> str:
+        settings = self.settings
+        pooled = "with" if settings.pool else "without"
+        reduced = (settings.width, len(self.data)) != (FULL_WIDTH, FULL_IMAGES) or settings.epochs < FULL_EPOCHS
         return (
-            f"Optimizer, batch and augmentation are the chapter's; the networks train for {own.epochs} epochs (100 in "
-            f"the thesis) on {len(self.data):,} images, the step falling tenfold after one and two thirds of them. "
-            "ResNets are those for large images with a 3×3 first convolution, as the thesis describes, here "
-            f"{pooled} the pooling behind it, of which it does not speak. On a line batch-norm statistics move with "
-            f"the weights; the loss is that of {self.walks.tested:,} test images at {own.points} points. "
-            "Training metrics are those met while training; an epoch leaves out what fills no batch; a GPU computes in "
-            f"bfloat16, weights staying float32. {self.networks.trained} networks were trained for this "
-            f"result and {self.networks.read} read from {FOLDER}/, where other experiments of this run set keep them."
-            + (" Smaller or trained less than the thesis's, they are not held against its numbers." if less else "")
+            "Optimizer, batch and augmentation are the chapter's; the networks train for "
+            f"{settings.epochs} epochs (100 in the thesis) on {len(self.data):,} images, "
+            "the step divided by ten after one and two thirds of them. ResNets are those for large images "
+            "with a 3×3 first convolution, as the thesis describes, here "
+            f"{pooled} the pooling behind it, which it does not mention. On a line batch-norm statistics are "
+            f"interpolated with the weights; the loss is the mean over {self.network_lines.tested:,} test images at "
+            f"{settings.points} points. Training metrics are means over the batches of an epoch, which leaves out an "
+            "incomplete batch. A GPU computes in bfloat16 with float32 weights. "
+            f"{self.networks.trained} networks were trained for this result and {self.networks.read} read from "
+            f"{FOLDER}/, the cache of this run set."
+            + (" Smaller or trained less than the thesis's, they are not compared with its numbers." if reduced else "")
         )
 
 
 def as_published(arm: Arm, name: str, published: str, values: Array, target: float, tolerance: float) -> list[Claim]:
-    """That a number is the published one; claimed of networks that are as wide and trained as long as the thesis's."""
-    own = arm.recipe
-    if (own.width, own.images) != (FULL_WIDTH, FULL_IMAGES) or own.epochs < FULL_EPOCHS:
+    """The claim that a number is the published one; only for networks as wide and trained as long as the thesis's."""
+    recipe = arm.recipe
+    if (recipe.width, recipe.images) != (FULL_WIDTH, FULL_IMAGES) or recipe.epochs < FULL_EPOCHS:
         return []
     return [near(name, published, values, target, tolerance)]
 
@@ -161,3 +160,16 @@ def mean_shape(line: Line) -> landscape.Shape:
 def vgg_layers(recipe: Recipe) -> Blocks:
     """ "layer 1" next to the images to "layer 11"."""
     return {f"layer {i}": names for i, names in enumerate(landscape.blocks_of(untrained(recipe)).values(), 1)}
+
+
+def barrier_blocks(arm: Arm, published: tuple[str, ...] = PUBLISHED_BARRIERS) -> tuple[tuple[str, ...], bool]:
+    """The blocks with barriers, and True; the published ones and False if all blocks have barriers here, or none."""
+    measured = arm.with_barriers()
+    informative = 0 < len(measured) < len(arm.blocks)
+    return (measured if informative else published), informative
+
+
+def barrier_note(blocks: tuple[str, ...], measured: bool, network: str = "ResNet-18") -> str:
+    """How the blocks with barriers were chosen."""
+    why = "in the mean over runs" if measured else "in the thesis; here none have, or all, in the mean over runs"
+    return f"{network}: {', '.join(blocks)} are those with barriers {why}."

@@ -1,4 +1,4 @@
-"""Networks trained on CIFAR-10: every run of a recipe with its seed, and the metrics of every epoch."""
+"""Networks trained on CIFAR-10: all runs of a recipe, and the metrics of every epoch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy as np
 from ....data import cifar10
 from ... import ranks
 from ...run import Array, Run
-from .images import Photographs
+from .images import CifarImages
 from .networks import FOLDER, METRICS, Network, Networks
 from .recipes import Recipe, Start
 
-Begin = Callable[[int, Recipe], Start]
+StartOf = Callable[[int, Recipe], Start]  # of a run, by its number and recipe
 ACCURACIES = {"train_accuracy": "train accuracy %", "test_accuracy": "test accuracy %", "test_loss": "test loss"}
 
 
 @dataclass
 class Trained:
-    """One recipe with every run's seed: metrics (epochs, runs)."""
+    """All runs of one recipe, which differ in their seeds: metrics (epochs, runs)."""
 
     arm: str
     recipe: Recipe
@@ -51,7 +51,7 @@ class Training:
 
     def __init__(self, run: Run, settings: SimpleNamespace) -> None:
         self.run, self.settings = run, settings
-        self.data = Photographs(cifar10(run.root), run.device, settings.train, settings.test)
+        self.data = CifarImages(cifar10(run.root), run.device, settings.train, settings.test)
         self.networks = Networks(run.folder.parent / FOLDER, self.data, compiled=settings.compiled)
         self.base = Recipe(
             width=settings.width, pool=settings.pool, images=len(self.data), epochs=settings.epochs,
@@ -64,20 +64,20 @@ class Training:
         self,
         name: str,
         recipe: Recipe,
-        begin: Begin | None = None,
-        look: Callable[[Recipe, Network], object] = lambda own, network: None,
+        start_of: StartOf | None = None,
+        inspect: Callable[[Recipe, Network], object] = lambda recipe, network: None,
     ) -> Trained:
-        """Train or read every run of a recipe. ``look`` is shown each of them; ``begin`` gives it its start."""
+        """Train every run of a recipe or read it from the cache. ``inspect`` is called with each network."""
         curves, seconds = [], 0.0
         with self.run.progress(name, recipe.epochs * len(self.seeds), "epoch") as progress:
             for number, seed in enumerate(self.seeds):
-                own = recipe.seeded(seed)
-                if begin is not None:
-                    own = replace(own, start=begin(self._first + number, own))
-                network = self.networks.get(own, partial(_show, progress, number * recipe.epochs))
+                seeded = recipe.seeded(seed)
+                if start_of is not None:
+                    seeded = replace(seeded, start=start_of(self._first + number, seeded))
+                network = self.networks.get(seeded, partial(_show, progress, number * recipe.epochs))
                 _show(progress, (number + 1) * recipe.epochs, 0)
                 seconds += network.seconds
-                look(own, network)
+                inspect(seeded, network)
                 curves.append(_padded(network, recipe.epochs))
         self.run.seconds[name] = round(seconds, 2)
         gathered = {metric: ranks.gather(np.stack([one[i] for one in curves], 1)) for i, metric in enumerate(METRICS)}
@@ -89,10 +89,10 @@ def _show(progress: Callable[[int, int, Any], None], before: int, epoch: int) ->
 
 
 def _padded(network: Network, epochs: int) -> list[Array]:
-    """Every metric for all epochs: a training that stopped stays where it was, one that diverged is lost."""
+    """Every metric for all epochs: an early stop repeats its last value, a divergence ends in NaN."""
     rows = []
     for metric in METRICS:
         *before, last = network.curves[metric]
-        end = np.nan if network.diverged else last  # a lost network still has an accuracy, that of chance
+        end = np.nan if network.diverged else last  # a diverged network still has an accuracy, by chance
         rows.append(np.array([*before, *[end] * (epochs - len(before))]))
     return rows

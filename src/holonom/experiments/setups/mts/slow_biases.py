@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from ....ensemble import Ensemble
 from ....multirate import Multirate
 from ...run import Array, Run
-from ..planar.problem import FOUR_TURNS, HEADINGS, Method, problem
-from ..planar.spiral_depth import settled
+from ..planar.problem import FOUR_TURNS, Method, problem
+from ..shared.curves import HEADINGS, late_mean
 
 STEP, EVERY = 0.2, 5
 INPUT, OUTPUT = "0.bias", "2.bias"
@@ -77,4 +77,4 @@ def compare(run: Run, settings: SimpleNamespace, methods: dict[str, Method]) -> 
         "in all arms: the captions say SGD. With the 0.9 that section 5.9.3 gives for other experiments SGD itself "
         "fails at this step (--set momentum=0.9). Accuracies are means over the last tenth of training."
     )
-    return {name: settled(fit) for name, fit in fits.items()}
+    return {name: late_mean(fit) for name, fit in fits.items()}

@@ -1,4 +1,4 @@
-"""MNIST as the networks of thesis 6.2 see it, and the networks: three perceptrons, CNNs and vision transformers."""
+"""MNIST and the classifiers of thesis 6.2: three perceptrons, three CNNs and three vision transformers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ....data import mnist
 from ....ensemble import Ensemble
 from ....models import VisionTransformer, cnn, mlp
 from ...run import Run
-from ..perceptrons.tasks import PIXEL_DEVIATION, PIXEL_MEAN
+from ..shared.mnist import PIXEL_DEVIATION, PIXEL_MEAN, normalised
 
 CHUNK = 10_000  # images times members at once
-_FARTHEST = 2  # pixels, of a shifted image
+_MAX_SHIFT = 2  # pixels
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Digits:
     fingerprint: str
 
 
-class Reader(NamedTuple):
-    """How one network is trained: AdamW, which without weight decay is Adam."""
+class Training(NamedTuple):
+    """How one network is trained: by AdamW, which without weight decay is Adam."""
 
     kind: str
     lr: float = 5e-4
@@ -44,16 +44,16 @@ class Reader(NamedTuple):
     shifts: bool = False
 
 
-READERS = {
-    "MLP1": Reader("MLP"),
-    "MLP2": Reader("MLP", weight_decay=1e-5),
-    "MLP3": Reader("MLP", lr=1e-3, batch=256, weight_decay=1e-5),
-    "CNN1": Reader("CNN"),
-    "CNN2": Reader("CNN", weight_decay=1e-5),
-    "CNN3": Reader("CNN", shifts=True),
-    "ViT1": Reader("ViT"),
-    "ViT2": Reader("ViT", weight_decay=1e-5),
-    "ViT3": Reader("ViT", weight_decay=5e-5),
+NETWORKS = {
+    "MLP1": Training("MLP"),
+    "MLP2": Training("MLP", weight_decay=1e-5),
+    "MLP3": Training("MLP", lr=1e-3, batch=256, weight_decay=1e-5),
+    "CNN1": Training("CNN"),
+    "CNN2": Training("CNN", weight_decay=1e-5),
+    "CNN3": Training("CNN", shifts=True),
+    "ViT1": Training("ViT"),
+    "ViT2": Training("ViT", weight_decay=1e-5),
+    "ViT3": Training("ViT", weight_decay=5e-5),
 }
 
 
@@ -69,11 +69,6 @@ def load(run: Run, train: int | None, test: int | None) -> Digits:
     return Digits(inputs[0], y, inputs[1], y_test, digest.hexdigest())
 
 
-def normalised(pixels: Tensor) -> Tensor:
-    """Pixels in [0, 1] as networks see them."""
-    return (pixels - PIXEL_MEAN) / PIXEL_DEVIATION
-
-
 def network(kind: str, settings: SimpleNamespace) -> Callable[[], nn.Module]:
     """One of the three architectures of thesis 6.2.6.1, at the scale's size."""
     if kind == "MLP":
@@ -84,31 +79,31 @@ def network(kind: str, settings: SimpleNamespace) -> Callable[[], nn.Module]:
     return partial(VisionTransformer, blocks=settings.vit_blocks)
 
 
-def parts(x: Tensor, members: int = 1) -> list[Tensor]:
-    """A part of the images at a time: what many members make of all of them is large."""
+def chunks(x: Tensor, members: int = 1) -> list[Tensor]:
+    """The images in chunks, since the outputs of many members are large."""
     size = max(1, CHUNK // members)
     return [x[start : start + size] for start in range(0, len(x), size)]
 
 
 @torch.no_grad()
 def probabilities(ensemble: Ensemble, x: Tensor) -> Tensor:
-    """(R, N, 10) of all members in eval mode, which they are left in."""
+    """(R, N, 10) of all members; leaves the ensemble in eval mode."""
     ensemble.eval()
-    return torch.cat([ensemble(part).softmax(-1) for part in parts(x, ensemble.replicas)], 1)
+    return torch.cat([ensemble(part).softmax(-1) for part in chunks(x, ensemble.replicas)], 1)
 
 
 @torch.no_grad()
 def accuracy(ensemble: Ensemble, x: Tensor, y: Tensor) -> Tensor:
-    """(R,) in eval mode."""
+    """(R,); leaves the ensemble in eval mode."""
     ensemble.eval()
     members = ensemble.replicas
-    pairs = zip(parts(x, members), parts(y, members), strict=True)
-    hits = [(ensemble(part).argmax(-1) == own).sum(1) for part, own in pairs]
+    pairs = zip(chunks(x, members), chunks(y, members), strict=True)
+    hits = [(ensemble(images).argmax(-1) == labels).sum(1) for images, labels in pairs]
     return torch.stack(hits).sum(0) / len(y)
 
 
 class Shifted(Shuffled):
-    """Images moved by up to two pixels in both directions, another way each time; black comes in at the edge."""
+    """Images shifted at random by up to two pixels in both directions; black comes in at the edge."""
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
         images, labels = super().take(index)
@@ -116,11 +111,11 @@ class Shifted(Shuffled):
 
 
 def shifted(images: Tensor) -> Tensor:
-    """(…, 1, height, width), each by its own whole number of pixels."""
+    """(…, 1, height, width), each image shifted by another whole number of pixels."""
     *lead, height, width = images.shape
     black = -PIXEL_MEAN / PIXEL_DEVIATION
-    flat = nn.functional.pad(images.reshape(-1, height, width), (_FARTHEST,) * 4, value=black)
-    moves = torch.randint(0, 2 * _FARTHEST + 1, (2, len(flat), 1), device=images.device)
+    flat = nn.functional.pad(images.reshape(-1, height, width), (_MAX_SHIFT,) * 4, value=black)
+    moves = torch.randint(0, 2 * _MAX_SHIFT + 1, (2, len(flat), 1), device=images.device)
     rows, columns = (
         torch.arange(n, device=images.device) + move for n, move in zip((height, width), moves, strict=True)
     )

@@ -1,7 +1,7 @@
-"""Who stands in for the people of thesis 6.2 until people have labelled: a committee of networks.
+"""A committee of networks in place of the people of thesis 6.2, until people have labelled the images.
 
-Every voter is a CNN (at the small scales a perceptron) trained on a bootstrap half of MNIST's training images, drawn
-with replacement, so that they have seen different digits, as people have. They are trained for a fixed number of
+Every member is a CNN (at the small scales a perceptron) trained on a bootstrap half of MNIST's training images, drawn
+with replacement, so that members have seen different digits, as people have. They are trained for a fixed number of
 epochs and share neither seeds nor stopping rule with the networks they are compared with.
 """
 
@@ -24,13 +24,13 @@ _STREAM = 6_002
 BATCH, RATE = 128, 1e-3
 
 
-class Halves(Shuffled):
-    """Every replica's own half of the images, drawn with replacement and shuffled anew in every epoch."""
+class BootstrapHalves(Shuffled):
+    """Another half of the images for every replica, drawn with replacement and shuffled in every epoch."""
 
     def __init__(self, x: Tensor, y: Tensor, size: int, seeds: Tensor) -> None:
         self.x, self.y = x, y
-        own = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
-        rows = torch.stack([torch.randint(len(y), (len(y) // 2,), generator=one) for one in own]).to(x.device)
+        generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+        rows = torch.stack([torch.randint(len(y), (len(y) // 2,), generator=g) for g in generators]).to(x.device)
         super().__init__(rows, rows, size, seeds, own_data=True)
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
@@ -38,17 +38,16 @@ class Halves(Shuffled):
         return self.x[rows], self.y[rows]
 
 
-def committee(run: Run, settings: SimpleNamespace) -> Ensemble:
-    """Untrained."""
+def untrained_committee(run: Run, settings: SimpleNamespace) -> Ensemble:
     make = network(settings.voter, settings)
     return Ensemble(make, settings.voters, mix(run.seed, _STREAM)).to(run.device)
 
 
-def trained(run: Run, settings: SimpleNamespace, digits: Digits) -> dict[str, Tensor]:
-    """A state for :func:`committee`."""
-    ensemble = committee(run, settings)
+def train_committee(run: Run, settings: SimpleNamespace, digits: Digits) -> dict[str, Tensor]:
+    """A trained state of :func:`untrained_committee`."""
+    ensemble = untrained_committee(run, settings)
     optimizer = torch.optim.Adam(ensemble.parameters(), RATE, capturable=ensemble.seeds.is_cuda)
-    batches = Halves(digits.x, digits.y, min(BATCH, len(digits.y) // 2), ensemble.seeds)
+    batches = BootstrapHalves(digits.x, digits.y, min(BATCH, len(digits.y) // 2), ensemble.seeds)
     steps = settings.voter_epochs * batches.per_epoch
     with run.progress("committee", steps) as progress:
         train(

@@ -14,7 +14,7 @@ from torch import Tensor
 from ....metrics import Agreement, agreement
 from ...run import Run
 from .study import SCALES as NINE
-from .study import Setting, ask, describe, prepare
+from .study import Inputs, predict, prepare, report_accuracies
 
 KINDS = {"MLP": "MLP1", "CNN": "CNN1", "ViT": "ViT1"}  # all by Adam with h = 5e-4 and batches of 128
 
@@ -26,8 +26,8 @@ SCALES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """What all networks of one kind said: ``probabilities`` are (targets, repetitions · seeds, N, 10)."""
+class SeedEnsemble:
+    """Predictions of all networks of one kind: ``probabilities`` are (targets, repetitions · seeds, N, 10)."""
 
     kind: str
     targets: tuple[float, ...]
@@ -39,18 +39,18 @@ class Crowd:
         labels = self.probabilities[target].argmax(-1)
         return labels.reshape(-1, self.seeds, labels.shape[-1])
 
-    def found(self, target: int, people: Tensor) -> list[Agreement]:
+    def agreements(self, target: int, people: Tensor) -> list[Agreement]:
         """One comparison for each repetition."""
         return [agreement(labels, people) for labels in self.predictions(target)]
 
 
-def crowds(run: Run, settings: SimpleNamespace) -> tuple[Setting, dict[str, Crowd]]:
-    """The images and what people said, and the networks of every kind."""
-    given = prepare(run, settings)
-    answers, found = {}, {}
+def seed_ensembles(run: Run, settings: SimpleNamespace) -> tuple[Inputs, dict[str, SeedEnsemble]]:
+    """The images and people's labels, and the networks of every kind."""
+    inputs = prepare(run, settings)
+    predictions, ensembles = {}, {}
     for kind, name in KINDS.items():
         targets = (*settings.targets, *settings.more_targets.get(kind, ()))
-        answers[kind] = ask(run, settings, name, given, targets, settings.seeds)
-        found[kind] = Crowd(kind, targets, settings.seeds, answers[kind]["probabilities"])
-    describe(run, settings, answers, max((one.targets for one in found.values()), key=len))
-    return given, found
+        predictions[kind] = predict(run, settings, name, inputs, targets, settings.seeds)
+        ensembles[kind] = SeedEnsemble(kind, targets, settings.seeds, predictions[kind]["probabilities"])
+    report_accuracies(run, settings, predictions, max((one.targets for one in ensembles.values()), key=len))
+    return inputs, ensembles

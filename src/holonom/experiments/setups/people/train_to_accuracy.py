@@ -1,4 +1,4 @@
-"""Networks trained until a test accuracy is reached, and what they then say about other images (thesis 6.2.2)."""
+"""Networks trained to given test accuracies, and their predictions on other images then (thesis 6.2.2)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ....ensemble import Ensemble
 from ....noise import mix
 from ... import ranks
 from ...run import Run
-from .classifiers import READERS, Digits, Shifted, accuracy, network, probabilities
+from .classifiers import NETWORKS, Digits, Shifted, accuracy, network, probabilities
 
-WITHIN = 0.0005  # of the target test accuracy
-BEYOND = 0.01  # a run so far above a target is not waited for to come back
+TOLERANCE = 0.0005  # of the target test accuracy
+OVERSHOOT = 0.01  # a run so far above a target is not expected to come back
 
-Answers = dict[str, Tensor]
+Predictions = dict[str, Tensor]
 
 
-def read(
+def predictions_at(
     run: Run,
     settings: SimpleNamespace,
     name: str,
@@ -31,47 +31,46 @@ def read(
     images: Tensor,
     targets: Sequence[float],
     seeds: int = 1,
-) -> Answers:
-    """Train this rank's share of one network's runs; what they say when each comes to a target accuracy.
+) -> Predictions:
+    """Train this rank's share of one network's runs; their predictions when each reaches a target accuracy.
 
     With ``seeds`` a run of the study is that many trainings, R = seeds · runs, one after the other.
 
-    Training passes the targets one after the other, and a run's answer at a target is that of the first look at which
-    its test accuracy is within 0.05 % of it; where there is no such look until it is 1 % beyond, of the one that came
-    closest.
+    Training passes the targets one after the other. A run's predictions at a target are those of the first evaluation
+    with a test accuracy within 0.05 % of it; if there is none until it is 1 % above, those of the closest evaluation.
 
     Returns:
-        ``probabilities`` (targets, R, N, 10), and ``accuracy`` and ``step`` (targets, R) at which they were given.
+        ``probabilities`` (targets, R, N, 10), and ``accuracy`` and ``step`` (targets, R) of their evaluations.
     """
-    reader = READERS[name]
+    training = NETWORKS[name]
     first, count = ranks.share(run.replicas)
-    seed = mix(run.seed, list(READERS).index(name), seeds)  # networks of one set have nothing in common
-    make = network(reader.kind, settings)
+    seed = mix(run.seed, list(NETWORKS).index(name), seeds)  # networks of one set share no randomness
+    make = network(training.kind, settings)
     ensemble = Ensemble(make, seeds * count, seed, first=seeds * first).to(run.device)
     optimizer = torch.optim.AdamW(
         ensemble.parameters(),
-        settings.lr_factor * reader.lr,
-        weight_decay=reader.weight_decay,
+        settings.lr_factor * training.lr,
+        weight_decay=training.weight_decay,
         capturable=ensemble.seeds.is_cuda,
     )
-    batches = (Shifted if reader.shifts else Shuffled)(digits.x, digits.y, reader.batch, ensemble.seeds)
+    batches = (Shifted if training.shifts else Shuffled)(digits.x, digits.y, training.batch, ensemble.seeds)
     closest = Closest(targets, seeds * count, len(images))
     steps = settings.epochs * batches.per_epoch
 
     with run.progress(name, steps) as progress:
 
-        def look(step: int) -> bool:
+        def evaluate(step: int) -> bool:
             found = accuracy(ensemble, digits.x_test, digits.y_test).double().cpu()
-            closest.see(step, found, lambda: probabilities(ensemble, images).cpu())
+            closest.update(step, found, lambda: probabilities(ensemble, images).cpu())
             progress(step, steps, None)
             return bool(closest.settled.all())
 
-        learn(ensemble, optimizer, batches, steps, settings.look_every, look)
-    return closest.answers()
+        train_until(ensemble, optimizer, batches, steps, settings.look_every, evaluate)
+    return closest.predictions()
 
 
 class Closest:
-    """For every target and run, the answers given closest to it; settled once within the tolerance or far beyond."""
+    """For every target and run, the predictions closest to it; settled once within the tolerance or far above."""
 
     def __init__(self, targets: Sequence[float], runs: int, images: int) -> None:
         self.targets = torch.tensor(targets, dtype=torch.float64)[:, None]
@@ -82,34 +81,34 @@ class Closest:
         self.step = torch.zeros(shape, dtype=torch.int64)
         self.probabilities = torch.zeros(*shape, images, 10)
 
-    def see(self, step: int, accuracy: Tensor, ask: Callable[[], Tensor]) -> None:
-        """Runs have come to these accuracies; ``ask`` gives their (R, N, 10) answers."""
+    def update(self, step: int, accuracy: Tensor, predict: Callable[[], Tensor]) -> None:
+        """``accuracy`` (R,) after a step; ``predict`` returns the (R, N, 10) probabilities."""
         distance = (accuracy - self.targets).abs()
         better = (distance < self.distance) & ~self.settled
-        self.settled |= (distance <= WITHIN + 1e-9) | (accuracy > self.targets + BEYOND)
+        self.settled |= (distance <= TOLERANCE + 1e-9) | (accuracy > self.targets + OVERSHOOT)
         if not better.any():
             return
         self.distance = torch.where(better, distance, self.distance)
         self.accuracy = torch.where(better, accuracy, self.accuracy)
         self.step[better] = step
-        self.probabilities = torch.where(better[..., None, None], ask(), self.probabilities)
+        self.probabilities = torch.where(better[..., None, None], predict(), self.probabilities)
 
-    def answers(self) -> Answers:
+    def predictions(self) -> Predictions:
         return {"probabilities": self.probabilities, "accuracy": self.accuracy, "step": self.step}
 
 
-def learn(
+def train_until(
     ensemble: Ensemble,
     optimizer: torch.optim.Optimizer,
     batches: Batches,
     steps: int,
     every: int,
-    look: Callable[[int], bool],
+    evaluate: Callable[[int], bool],
 ) -> None:
-    """Train until ``look``, asked after every ``every`` steps and at the end, says that it is enough."""
+    """Train until ``evaluate``, called after every ``every`` steps and at the end, returns True."""
     stepper = Stepper(ensemble, optimizer, cross_entropy, batches, compiled=False)
     devices = [ensemble.seeds.device] if ensemble.seeds.is_cuda else []
-    with torch.random.fork_rng(devices):  # for dropout and shifts, which know no other source
+    with torch.random.fork_rng(devices):  # dropout and shifts use the global generator
         torch.manual_seed(int(ensemble.seeds[0]))
         done, order = 0, batches.order(0)
         while done < steps:
@@ -120,5 +119,5 @@ def learn(
             ensemble.train()
             stepper.run(order[place : place + count])
             done += count
-            if (done % every == 0 or done == steps) and look(done):
+            if (done % every == 0 or done == steps) and evaluate(done):
                 return

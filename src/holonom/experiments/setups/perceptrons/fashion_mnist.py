@@ -23,8 +23,7 @@ from ....models import shlp
 from ....optimizer import Langevin
 from ... import ranks
 from ...run import Array, Fit, Run
-from ..shared.landing import landing_expected
-from ..shared.momentum import Momentum
+from ..shared.optimizers import Momentum, initial_projection
 
 BATCH, CHUNK = 128, 4000
 HEADINGS = {"train_accuracy": "train accuracy %", "test_accuracy": "test accuracy %", "test_loss": "test loss"}
@@ -111,7 +110,7 @@ def constrained(run: Run, arm: str, cells: Sequence[Constrained], images: Images
     if cells[0].space == "sphere":
         method = presets.s_cola_ud
         shaped = [r[:, None].expand(-1, rows).contiguous() for r, rows in zip(radii, (hidden, 10), strict=True)]
-    with landing_expected():
+    with initial_projection():
         optimizer = method(
             ensemble, h.clone(), shaped, friction=friction, temperature=temperature, fuse=_fuse(ensemble)
         )

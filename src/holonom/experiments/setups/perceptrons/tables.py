@@ -13,7 +13,8 @@ from ....data import Table
 from ....models import mlp
 from ...claims import Claim, best
 from ...run import Fit, Run, accuracy_and_loss, both
-from ..planar.problem import HEADINGS, Method
+from ..planar.problem import Method
+from ..shared.curves import HEADINGS
 
 TEST_SHARE = 0.2
 

@@ -10,7 +10,8 @@ import numpy as np
 from ....ensemble import Ensemble
 from ... import ranks
 from ...run import Array, Run
-from .problem import HEADINGS, Method, Problem, small_gaussian
+from ..shared.curves import HEADINGS
+from .problem import Method, Problem, small_gaussian
 
 START = 0.01  # standard deviation of the initial weights
 ACTIVE = 5 * START
@@ -48,7 +49,9 @@ def history(run: Run, task: Problem, methods: Mapping[str, Method], moments: Seq
         seen[name] = {}
         done = 0
         for moment in moments:
-            fit = task.go_on(f"{name} to step {moment}", ensemble, optimizer, moment - done, done=done, evaluations=1)
+            fit = task.continue_fit(
+                f"{name} to step {moment}", ensemble, optimizer, moment - done, done=done, evaluations=1
+            )
             seen[name][moment] = snapshot(ensemble, fit.final("test_accuracy"))
             done = moment
         last[name] = fit

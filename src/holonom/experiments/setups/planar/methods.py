@@ -1,17 +1,15 @@
-"""The methods of thesis chapter 3 as its figures name and set them, singly or as a grid in one program."""
+"""The optimizers of thesis chapter 3 with its settings, singly or as a grid in one ensemble."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from .... import presets
 from ....ensemble import Ensemble
-from ...run import Array, Fit
 from .problem import Method
 
 
@@ -47,7 +45,7 @@ def adlala(step: float, **settings: float) -> Method:
 
 
 def grid(preset: Callable[..., Optimizer], points: Sequence[Mapping[str, float]], **fixed: Any) -> Method:
-    """One optimizer for all points of a grid: the settings they name become one value per repeat of the ensemble."""
+    """One optimizer for all points of a grid: each named setting becomes one value per repeat of the ensemble."""
 
     def make(ensemble: Ensemble) -> Optimizer:
         values = {name: ensemble.spread([point[name] for point in points]) for name in points[0]}
@@ -56,24 +54,6 @@ def grid(preset: Callable[..., Optimizer], points: Sequence[Mapping[str, float]]
     return make
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """1e-5 rather than 1e-05 or 0.00001."""
     return f"{value:.0e}".replace("e-0", "e-") if 0 < value < 0.01 else f"{value:g}"
-
-
-def strongest(fits: Mapping[str, Fit], metric: str = "test_accuracy") -> str:
-    """The arm whose mean final value is highest: rivals are compared at their best setting."""
-    return max(fits, key=lambda arm: float(np.nanmean(fits[arm].final(metric))))
-
-
-def over_training(fit: Fit, metric: str = "test_accuracy") -> Array:
-    """(runs,) mean over the whole training after the start: a fast method has more of it."""
-    mean: Array = fit.curves[metric][1:].mean(0)
-    return mean
-
-
-def steps_to(fit: Fit, level: float, metric: str = "test_accuracy") -> Array:
-    """(runs,) the first step that was seen at ``level``; NaN for runs that were never."""
-    reached = fit.curves[metric] >= level
-    first = fit.steps[reached.argmax(0)].astype(float)
-    return np.where(reached.any(0), first, np.nan)

@@ -1,6 +1,6 @@
-"""Planar classification (thesis 3.4): spirals or waves, told apart by perceptrons with one hidden layer.
+"""Planar classification (thesis 3.4): perceptrons with one hidden layer on spirals or waves.
 
-Every run draws points of its own. The spirals of chapter 3 have a = 2, p = ½ and c = 0.02 unless a
+Every run draws its own points. The spirals of chapter 3 have a = 2, p = ½ and c = 0.02 unless a
 figure says otherwise; a batch is a percentage of the training points ("2 % subsampling").
 """
 
@@ -28,8 +28,7 @@ Start = Callable[[nn.Module], nn.Module]
 
 TWO_TURNS: Draw = partial(spirals, turns=2, scale=2.0, noise=0.02)
 FOUR_TURNS: Draw = partial(spirals, turns=4, scale=2.0, noise=0.02)
-WORTH_COMPILING = 4000  # steps
-HEADINGS = {"train_loss": "train loss", "test_loss": "test loss", "test_accuracy": "test accuracy %"}
+COMPILE_AFTER = 4000  # steps
 
 
 def waves(length: float, frequency: float) -> Draw:
@@ -48,14 +47,14 @@ def small_gaussian(model: nn.Module) -> nn.Module:
     return model
 
 
-def nothing(model: nn.Module) -> nn.Module:
-    """All weights and biases zero, from where only noise leads away ("frequently" used, thesis 3.7)."""
+def zeros(model: nn.Module) -> nn.Module:
+    """All weights and biases zero, a stationary point without noise ("frequently" used, thesis 3.7)."""
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     return model
 
 
-def as_built(model: nn.Module) -> nn.Module:
+def pytorch_default(model: nn.Module) -> nn.Module:
     """PyTorch's start, U(−1/√N_in, 1/√N_in)."""
     return model
 
@@ -72,7 +71,7 @@ class Problem:
     hidden: int
     batch: int
 
-    def ensemble(self, repeats: int = 1, start: Start = as_built) -> Ensemble:
+    def ensemble(self, repeats: int = 1, start: Start = pytorch_default) -> Ensemble:
         return self.run.ensemble(lambda: start(shlp(2, self.hidden, 1)), repeats)
 
     def fit(
@@ -82,25 +81,25 @@ class Problem:
         steps: int,
         *,
         repeats: int = 1,
-        start: Start = as_built,
+        start: Start = pytorch_default,
         evaluations: int = 40,
     ) -> Fit:
         """Train one method, or ``repeats`` settings of it, from the runs' initial weights."""
         ensemble = self.ensemble(repeats, start)
-        return self.go_on(arm, ensemble, make(ensemble), steps, evaluations=evaluations)
+        return self.continue_fit(arm, ensemble, make(ensemble), steps, evaluations=evaluations)
 
-    def go_on(
+    def continue_fit(
         self, arm: str, ensemble: Ensemble, optimizer: Optimizer, steps: int, *, done: int = 0, evaluations: int = 40
     ) -> Fit:
-        """Train what has already taken ``done`` steps; its batches come in an order of their own."""
+        """Train what has already taken ``done`` steps; the order of the batches depends on that number."""
         x, y, x_test, y_test = (
             part.repeat(ensemble.repeats, *[1] * (part.ndim - 1)) for part in (self.x, self.y, self.x_test, self.y_test)
         )
         batches = Shuffled(x, y, self.batch, ensemble.seeds + done, own_data=True)
         on_train = accuracy_and_loss(loss, x, y, "train", shared=False)
         on_test = accuracy_and_loss(loss, x_test, y_test, "test", shared=False)
-        # Normals keyed by replica cost milliseconds a step unless compiled, however small the network.
-        compiled = True if steps >= WORTH_COMPILING else None
+        # Uncompiled, normals keyed by replica cost milliseconds a step, however small the network.
+        compiled = True if steps >= COMPILE_AFTER else None
         return self.run.fit(
             arm, ensemble, optimizer, loss, batches, steps, both(on_train, on_test), evaluations, compiled=compiled
         )

@@ -70,6 +70,3 @@ def fit(run: Run, name: str, sets: list[Tensor], epochs: int, make: Any = None, 
 def metrics(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> Evaluate:
     train = accuracy_and_loss(loss, x, y, "train", shared=False)
     return both(train, accuracy_and_loss(loss, x_test, y_test, "test", shared=False))
-
-
-HEADINGS = {"train_loss": "train loss", "test_loss": "test loss", "test_accuracy": "test accuracy %"}

@@ -22,10 +22,9 @@ from ....init import orthogonal_
 from ....models import mlp
 from ....optimizer import Langevin
 from ....soft import orthogonal_penalty
-from ...run import Array, Fit, Run
+from ...run import Fit, Run
 
 STEP, BATCH, PER_EPOCH = 0.1, 25, 20
-HEADINGS = {"train_loss": "train loss", "test_loss": "test loss", "test_accuracy": "test accuracy %"}
 
 
 class DeepPerceptron(nn.Module):
@@ -102,13 +101,6 @@ def _train(run: Run, arm: str, sets: list[Tensor], ensemble: Ensemble, optimizer
     # Recorded as a graph these steps are short already; one compiler's run for every depth would outlast them all.
     compiled = False if ensemble.seeds.is_cuda else None
     return run.fit(arm, ensemble, optimizer, loss, batches, steps, look, min(40, epochs), compiled=compiled)
-
-
-def settled(fit: Fit, metric: str = "test_accuracy") -> Array:
-    """(runs,) a metric averaged over the last tenth of training, for it fluctuates from step to step."""
-    late = fit.steps > 0.9 * fit.steps[-1]
-    mean: Array = fit.curves[metric][late].mean(0)
-    return mean
 
 
 def _metrics(ensemble: Ensemble, x: Tensor, y: Tensor, prefix: str) -> dict[str, Tensor]:

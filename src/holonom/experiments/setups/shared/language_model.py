@@ -1,8 +1,8 @@
 """The set-up of paper Table 2: a small transformer that predicts the next word.
 
 Two encoder layers with 2 heads and 200 feed-forward units, all runs reading the same text in the same
-order: 1024 columns of Penn Treebank, 128 of WikiText-2. Width (200), dropout (0.2) and the length of a
-window (35) are unsaid in the papers; there is no gradient clipping.
+order: 1024 columns of Penn Treebank, 128 of WikiText-2. The papers do not give width (200), dropout (0.2)
+and the length of a window (35); there is no gradient clipping.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from ....models import TransformerLM
 from ....optimizer import Langevin
 from ....partitions import Place, partition
 from ...run import Array, Fit, Run
-from .landing import landing_expected
-from .momentum import Momentum
+from .optimizers import Momentum, initial_projection
 
 LENGTH, COLUMNS_AT_ONCE = 35, 256
-WORTH_COMPILING = 4000  # steps, of which a GPU saves half a minute's time
+COMPILE_AFTER = 4000  # steps; a GPU then saves half a minute
 
 
 class Circles(NamedTuple):
@@ -55,7 +54,7 @@ class Circles(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """Columns to train and to validate on, (time, columns), and the model that reads them."""
+    """Columns to train and to validate on, (time, columns), and the size of their model."""
 
     train: Tensor
     valid: Tensor
@@ -90,12 +89,12 @@ def c_cola_ud(ensemble: Ensemble, circles: Circles) -> Optimizer:
 
     rules = [(weights_of(role), {"constraint": Circle(radius)}) for role, radius in circles.radii().items()]
     groups = partition(ensemble, [*rules, ("rest", {})], verbose=False)
-    with landing_expected():  # norms start at weight 1 = r_N
+    with initial_projection():  # norms start at weight 1 = r_N
         return Langevin(groups, circles.lr, scheme="ABO", friction=circles.friction, seed=ensemble.seeds)
 
 
 def optimizer(method: Circles | Momentum) -> Callable[[Ensemble], Optimizer]:
-    """What trains an ensemble with these settings."""
+    """Makes the optimizer with these settings."""
     if isinstance(method, Circles):
         return lambda ensemble: c_cola_ud(ensemble, method)
     lr, momentum, decay = method
@@ -112,11 +111,11 @@ def fit(run: Run, arm: str, text: Text, make: Any, epochs: int, ensemble: Ensemb
     batches = Windows(text.train, LENGTH)
     steps = epochs * batches.per_epoch
 
-    def look(ensemble: Ensemble) -> dict[str, Tensor]:
+    def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
         parts = [(ensemble.losses(loss, x, y), y.numel()) for x, y in windows(text.valid, LENGTH)]
         return {"valid_loss": torch.stack([value * count for value, count in parts]).sum(0) / sum(n for _, n in parts)}
 
-    with faster_products(run.device):
+    with tf32_products(run.device):
         return run.fit(
             arm,
             ensemble,
@@ -124,23 +123,23 @@ def fit(run: Run, arm: str, text: Text, make: Any, epochs: int, ensemble: Ensemb
             loss,
             batches,
             steps,
-            look,
+            evaluate,
             evaluations=max(2, epochs // 2),
-            # Joining the passes over all words' scores halves a GPU's time.
-            compiled="gradients" if run.device.type == "cuda" and steps >= WORTH_COMPILING else False,
+            # Fusing the passes over all words' scores halves a GPU's time.
+            compiled="gradients" if run.device.type == "cuda" and steps >= COMPILE_AFTER else False,
             checkpoint_every=steps // 4,
         )
 
 
 def lowest(fit: Fit) -> Array:
-    """(runs,) smallest validation loss met during training."""
+    """(runs,) smallest validation loss during training."""
     smallest: Array = fit.curves["valid_loss"].min(0)
     return smallest
 
 
 @contextmanager
-def faster_products(device: torch.device) -> Iterator[None]:
-    """Matrix products with TF32 inputs on a GPU: several times faster, and finer than the noise of dropout."""
+def tf32_products(device: torch.device) -> Iterator[None]:
+    """Matrix products with TF32 inputs on a GPU: several times faster, with errors below the noise of dropout."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")

@@ -1,4 +1,4 @@
-"""The loss on straight lines between states of an ensemble, and what barriers they cross."""
+"""The test loss on straight lines between states of networks: barriers, figures, tables and claims."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from .... import landscape
-from ... import ranks
 from ...claims import Claim, most
 from ...run import Array, Run
-from ..perceptrons.tasks import Task
 
-_USUAL = 10  # colours that can be told apart
-
-State = dict[str, Tensor]
+_COLOURS = 10  # distinguishable ones
 
 
 @dataclass(frozen=True)
@@ -55,39 +50,11 @@ class Line:
         panel.plot(self.alphas, self.values.T, color=line.get_color(), linewidth=0.6, alpha=0.3)
 
 
-def line(task: Task, start: nn.Module, end: nn.Module, points: int) -> Line:
-    """Test loss on θ(α) = (1 − α) θ_start + α θ_end (3.34), (6.1); both ends are ensembles."""
-    ends, diverged = usable(start, end)
-    path = landscape.interpolate(start, *ends, task.test_loss(), points, nonfinite="keep", progress=False)
-    return _line(path, diverged)
-
-
-def by_layer(task: Task, start: nn.Module, end: nn.Module, points: int) -> dict[str, Line]:
-    """The same for one layer at a time, all others staying at the end (6.2); "layer 1" is next to the input."""
-    ends, diverged = usable(start, end)
-    paths = landscape.layerwise(start, *ends, task.test_loss(), alphas=points, nonfinite="keep", progress=False)
-    return {f"layer {i}": _line(path, diverged) for i, path in enumerate(paths.values(), 1)}
-
-
-def usable(start: nn.Module, end: nn.Module) -> tuple[tuple[State, State], Tensor]:
-    """The two states, and which runs diverged: no line leads to those, so they stay at the start."""
-    first, last = ({name: x.detach() for name, x in part.state_dict().items()} for part in (start, end))
-    lost = torch.stack([~x.flatten(1).isfinite().all(1) for x in last.values()]).any(0)
-    kept = {name: torch.where(lost.view(-1, *[1] * (x.ndim - 1)), first[name], x) for name, x in last.items()}
-    return (first, kept), lost.cpu()
-
-
-def _line(path: landscape.Path, diverged: Tensor) -> Line:
-    values = path["test loss"].clone()
-    values[diverged] = torch.nan
-    return Line(path.alphas.numpy(), ranks.gather(values.T.numpy()).T)
-
-
 def _colours(count: int) -> Sequence[Any]:
-    """The usual ones; for more lines black for the first, which is the whole network, and a scale for its layers."""
+    """The default cycle; for more lines black for the first (the whole network) and a colour map for its layers."""
     from matplotlib import colormaps
 
-    if count <= _USUAL:
+    if count <= _COLOURS:
         return [f"C{number}" for number in range(count)]
     return ["black", *colormaps["viridis"](np.linspace(0, 0.95, count - 1))]
 
@@ -109,7 +76,7 @@ def draw(run: Run, name: str, panels: Mapping[str, Mapping[str, Line]], caption:
             for (label, one), colour in zip(lines.items(), _colours(len(lines)), strict=True):
                 one.draw(panel, label, color=colour)
             panel.set(title=title, xlabel="α", ylabel="test loss", **axis)
-            place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(lines) > _USUAL else {}
+            place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(lines) > _COLOURS else {}
             panel.legend(frameon=False, fontsize=8, **place)
 
 

@@ -3,8 +3,8 @@
 All arms start from the same pre-trained weights and, run by run, from the same new head and see the
 same batches. The step h/k is the one of ``rates`` with which full fine-tuning does best on held-out
 training data, and serves all arms, as in the thesis; where variants of multirate training are compared
-with each other, the one with which its usual form does best. Times are measured apart from the training,
-all arms taking turns.
+with each other, it is the best one for its usual form. Times are measured separately from the training,
+in rounds over all arms.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What is timed, and how an arm is trained: (epochs + 1, runs) accuracies on the test set.
+    """A task to time, and a function that trains an arm and returns (epochs + 1, runs) accuracies on the test set.
 
-    To search with, it is one run from a head of its own, judged on training data that no arm trains on.
+    Its last argument asks for a search instead: one run from a separate head, evaluated on held-out training data.
     """
 
     task: Task
@@ -93,6 +93,6 @@ def best_rate(run: Run, transfer: Transfer, name: str, arm: Arm, settings: Simpl
 
 
 def compare(run: Run, transfer: Transfer, arms: dict[str, Arm], settings: SimpleNamespace) -> dict[str, Outcome]:
-    """Train every arm ``run.replicas`` times, and time its steps beside the others'."""
+    """Train every arm ``run.replicas`` times, and time its steps."""
     ratios = time_ratios(run, transfer.task, arms, settings.rounds)
     return {name: Outcome(transfer.train(transfer.task, arm, name, False), ratios[name]) for name, arm in arms.items()}

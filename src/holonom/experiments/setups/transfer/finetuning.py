@@ -1,4 +1,4 @@
-"""How a network is fine-tuned (thesis 5.4): what is fast, what is slow, and one step of it."""
+"""One fine-tuning step (thesis 5.4): which parameters are fast, which are slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ....multirate import Multirate
 
 @dataclass(frozen=True)
 class Task:
-    """A network to be fine-tuned and the batches it sees."""
+    """A network to be fine-tuned, and its batches."""
 
     make: Callable[[], nn.Module]  # a copy of the network with a new, random head
     take: Callable[[Tensor], tuple[Tensor, Tensor]]  # the batch at some indices
@@ -29,22 +29,22 @@ class Task:
     momentum: float = 0.9
 
 
-def check_apart(points: int, held_out: int, there_are: int) -> None:
-    """The data to train on are the first, those held out the last."""
+def check_split(points: int, held_out: int, available: int) -> None:
+    """Check that training data (the first) and held-out data (the last) do not overlap."""
     if held_out < 1:
         raise ValueError(f"held_out must be at least 1: settings are chosen by held-out data, got {held_out}")
-    if points + held_out > there_are:
-        raise ValueError(f"{points} points and {held_out} held out overlap: there are {there_are}")
+    if points + held_out > available:
+        raise ValueError(f"{points} points and {held_out} held out overlap: there are {available}")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to fine-tune: which modules are fast, and the period of all others (0: they rest)."""
+    """A way to fine-tune: which modules are fast, and the period of all others (0: they are frozen)."""
 
     fast: tuple[str, ...]
     every: int = 5
     drift: bool = True
-    same_step: bool = False  # slow parameters make the fast ones' step, h_S = h_F
+    same_step: bool = False  # slow parameters take the fast ones' step, h_S = h_F
     lr: float | None = None  # instead of the task's
 
 
@@ -65,7 +65,7 @@ class Student:
         return cls(task, model, make_optimizer(model, arm, task))
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One step; without drift Algorithm 5.2 takes a second gradient, of the fast part, where the slow one leapt."""
+        """One step; without drift Algorithm 5.2 takes a second gradient of the fast part after a slow step."""
 
         def backward() -> None:
             with half_precision(self.task.device, self.task.autocast):
@@ -105,7 +105,7 @@ def half_precision(device: torch.device, on: bool) -> torch.autocast:
 def accuracy_on(
     batches: Callable[[], Iterator[tuple[Tensor, Tensor]]], device: torch.device, autocast: bool
 ) -> Callable[[nn.Module], float]:
-    """The share of right answers on some data."""
+    """Evaluates the accuracy on some data."""
 
     @torch.no_grad()
     def accuracy(model: nn.Module) -> float:

@@ -1,4 +1,4 @@
-"""Image transfer without a download: a residual network that knows one set of images learns another.
+"""Image transfer without a download: a residual network pre-trained on one set of images is fine-tuned on another.
 
 MNIST and Fashion-MNIST stand for ImageNet and CIFAR-10 of thesis Fig. 5.4.
 """
@@ -18,10 +18,11 @@ from ....data import ImageSet, fashion_mnist, mnist
 from ....models import resnet18, resnet34, tiny_resnet
 from ...run import Array, Run
 from .comparison import Transfer
-from .finetuning import Arm, Task, accuracy_on, check_apart, half_precision
-from .runs import Size, one_by_one, pretrained
+from .finetuning import Arm, Task, accuracy_on, check_split, half_precision
+from .runs import Size, finetune_all, pretrained
 
-CHUNK, RE_ESTIMATED = 1000, 2048  # images
+CHUNK = 1000  # images at once
+STATISTICS = 2048  # images that batch statistics are estimated from
 MODELS = {"tiny": tiny_resnet, "resnet18": resnet18, "resnet34": resnet34}
 SETS = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 
@@ -29,11 +30,11 @@ SETS = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
     """Pre-train on ``source``; fine-tune on the first ``points`` images of ``target``, holding out the last ones.
 
-    Batch statistics are estimated anew before a network is judged (training does not read them): with a constant
-    step, those gathered on the way are of networks it no longer is.
+    Batch statistics are estimated again before an evaluation (training does not read them): with a constant step,
+    the running statistics belong to earlier weights.
     """
     source, target = (SETS[name](run.root) for name in (settings.source, settings.target))
-    check_apart(settings.points, settings.held_out, len(target.train_labels))
+    check_split(settings.points, settings.held_out, len(target.train_labels))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         model = MODELS[settings.model](10, 1)
@@ -44,9 +45,9 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
     def make() -> nn.Module:
         model = copy.deepcopy(body)
         model.head = nn.Linear(model.head.in_features, 10)
-        return laid_out(model, run.device)
+        return to_layout(model, run.device)
 
-    def judge(images: Tensor, labels: Tensor) -> Callable[[nn.Module], float]:
+    def evaluation(images: Tensor, labels: Tensor) -> Callable[[nn.Module], float]:
         def chunks() -> Iterator[tuple[Tensor, Tensor]]:
             for start in range(0, len(labels), CHUNK):
                 yield as_input(images[start : start + CHUNK]), labels[start : start + CHUNK]
@@ -54,7 +55,7 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
         accuracy = accuracy_on(chunks, run.device, settings.autocast)
 
         def with_fresh_statistics(model: nn.Module) -> float:
-            some = torch.split(x[: min(settings.points, RE_ESTIMATED)], settings.batch)
+            some = torch.split(x[: min(settings.points, STATISTICS)], settings.batch)
             with half_precision(run.device, settings.autocast):
                 update_bn((as_input(images) for images in some), model)
             return accuracy(model)
@@ -65,13 +66,14 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
         where = index.to(run.device)
         return as_input(x[where]), y[where]
 
-    on_test, on_held_out = judge(x_test, y_test), judge(x[-settings.held_out :], y[-settings.held_out :])
+    on_test = evaluation(x_test, y_test)
+    on_held_out = evaluation(x[-settings.held_out :], y[-settings.held_out :])
 
     size = Size(settings.points, settings.batch, settings.epochs)
 
     def train(task: Task, arm: Arm, name: str, held_out: bool) -> Array:
-        chosen = on_held_out if held_out else on_test
-        return one_by_one(run, task, arm, name, size, chosen, alone=held_out)
+        evaluate = on_held_out if held_out else on_test
+        return finetune_all(run, task, arm, name, size, evaluate, alone=held_out)
 
     last = f"stages.{len(body.stages) - 1}"
     task = Task(make, take, "head", last, settings.timed_batch, settings.rates[0], run.device, settings.autocast)
@@ -80,7 +82,7 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
 
 def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, source: ImageSet) -> None:
     """Adam at 1e-3."""
-    laid_out(model.to(run.device), run.device)
+    to_layout(model.to(run.device), run.device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     generator = torch.Generator().manual_seed(run.seed)
     x, y = (part[: settings.pretrain_points].to(run.device) for part in (source.train_images, source.train_labels))
@@ -96,11 +98,11 @@ def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, source: Imag
             progress(epoch + 1, settings.pretrain_epochs, None)
 
 
-def laid_out(model: nn.Module, device: torch.device) -> nn.Module:
-    """Channels last on a GPU, whose matrix units read them so."""
+def to_layout(model: nn.Module, device: torch.device) -> nn.Module:
+    """Channels last on a GPU, whose matrix units need that."""
     return model.to(memory_format=torch.channels_last) if device.type == "cuda" else model  # type: ignore[call-overload, no-any-return]
 
 
 def as_input(images: Tensor) -> Tensor:
-    """(N, 1, 28, 28) numbers from −1 to 1."""
+    """(N, 1, 28, 28) values from −1 to 1."""
     return images[:, None].float() / 127.5 - 1

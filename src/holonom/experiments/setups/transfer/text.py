@@ -1,4 +1,4 @@
-"""Text transfer without a download: a language model of WikiText-2 learns to judge film reviews (SST-2).
+"""Text transfer without a download: a language model of WikiText-2 is fine-tuned to rate film reviews (SST-2).
 
 It stands for the DistilBERT of thesis Fig. 5.6 and Tables 5.1–5.3.
 """
@@ -22,23 +22,23 @@ from ....data import Corpus, batches, sst2, wikitext2, windows
 from ....ensemble import Ensemble
 from ....models import TransformerLM
 from ....models.transformer import positions
+from ...artifacts import ArtifactCache
 from ...run import Array, Run
-from ..shared import language_model as language
-from ..shared.artifacts import Kept
+from ..shared import language_model
 from .comparison import Transfer
-from .finetuning import Arm, Task, check_apart, half_precision, make_optimizer
-from .runs import epochs_to_go
+from .finetuning import Arm, Task, check_split, half_precision, make_optimizer
+from .runs import remaining_epochs
 
 CHUNK, END, UNKNOWN = 436, "<eos>", "<unk>"
-FOLDER = "readers"
+FOLDER = "phrase-classifiers"
 WITHOUT_EFFECT = ("rates", "rounds", "timed_width", "timed_batch")  # settings that do not change an arm's accuracy
 WARM_UP = 300  # steps
 
 
-class Reader(nn.Module):
-    """A language model's body; a linear head judges the mean of its last states.
+class PhraseClassifier(nn.Module):
+    """A language model's body with a linear head on the mean of its last states.
 
-    Takes (N, T) words that end in padding, which a causal body lets no word see.
+    Takes (N, T) words that end in padding, which no word attends to since the body is causal.
     """
 
     def __init__(self, body: TransformerLM, padding: int, classes: int = 2) -> None:
@@ -63,42 +63,44 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
     """Pre-train on WikiText-2; fine-tune on the first ``points`` phrases of SST-2, holding out the last ones, and test
     on its dev set. All runs of an arm are one ensemble. Experiments share the body and the arms they have in common.
     """
-    corpus, phrases = of_common_words(wikitext2(run.root), settings.vocabulary), sst2(run.root)
-    check_apart(settings.points, settings.held_out, len(phrases.train))
+    corpus, phrases = with_common_words(wikitext2(run.root), settings.vocabulary), sst2(run.root)
+    check_split(settings.points, settings.held_out, len(phrases.train))
     numbers = {word: number for number, word in enumerate(corpus.vocabulary)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        model = language_model(len(numbers), settings.width, settings.layers)
+        model = transformer(len(numbers), settings.width, settings.layers)
     identity = identify(run, settings)
-    model.load_state_dict(kept(run, identity).shared("body", lambda: pretrain(run, settings, model, corpus)))
+    body_state = cache(run, identity).shared("body", lambda: pretrain(run, settings, model, corpus))
+    model.load_state_dict(body_state)
     body = model.cpu()
-    ours, theirs = slice(settings.points), slice(-settings.held_out, None)
+    first, last = slice(settings.points), slice(-settings.held_out, None)
 
-    def read(texts: Sequence[str], labels: Tensor) -> Phrases:
+    def encoded(texts: Sequence[str], labels: Tensor) -> Phrases:
         return Phrases(encode(texts, numbers, settings.length).to(run.device), labels.to(run.device))
 
-    examples = read(phrases.train[ours], phrases.train_labels[ours])
-    held_out, dev = read(phrases.train[theirs], phrases.train_labels[theirs]), read(phrases.dev, phrases.dev_labels)
+    examples = encoded(phrases.train[first], phrases.train_labels[first])
+    held_out = encoded(phrases.train[last], phrases.train_labels[last])
+    dev = encoded(phrases.dev, phrases.dev_labels)
 
     def train(task: Task, arm: Arm, name: str, search: bool) -> Array:
-        used = {**identity, "arm": replace(arm, lr=task.lr if arm.lr is None else arm.lr), "search": search}
-        place = kept(run, used)
-        if place.has("accuracy"):
+        lr = task.lr if arm.lr is None else arm.lr
+        accuracies = cache(run, {**identity, "arm": replace(arm, lr=lr), "search": search})
+        if accuracies.has_per_rank("accuracy"):
             run.note(f"“{name}” was trained by an earlier run of this set; delete {FOLDER}/ to train it again.")
-        found: Tensor = place.own("accuracy", lambda: torch.from_numpy(fine_tune(task, arm, name, search)))
+        found: Tensor = accuracies.per_rank("accuracy", lambda: torch.from_numpy(fine_tune(task, arm, name, search)))
         return found.numpy()
 
     def fine_tune(task: Task, arm: Arm, name: str, search: bool) -> Array:
         def make() -> nn.Module:
-            return Reader(copy.deepcopy(body), numbers[END])
+            return PhraseClassifier(copy.deepcopy(body), numbers[END])
 
         ensemble = run.single(make) if search else run.ensemble(make)
         order = Shuffled(examples.words, examples.labels, settings.batch, ensemble.seeds)
-        look = (held_out if search else dev).accuracy
-        with language.faster_products(run.device):
+        evaluate = (held_out if search else dev).accuracy
+        with language_model.tf32_products(run.device):
             fit = run.fit(
                 name, ensemble, make_optimizer(ensemble, arm, task), cross_entropy, order,
-                settings.epochs * order.per_epoch, look, evaluations=settings.epochs, compiled=False,
+                settings.epochs * order.per_epoch, evaluate, evaluations=settings.epochs, compiled=False,
             )  # fmt: skip
         return fit.curves["accuracy"]
 
@@ -106,24 +108,24 @@ def transfer(run: Run, settings: SimpleNamespace) -> Transfer:
 
 
 def identify(run: Run, settings: SimpleNamespace) -> dict[str, Any]:
-    """What accuracies depend on."""
+    """Everything that accuracies depend on."""
     from .... import __version__
 
-    ours = {name: value for name, value in vars(settings).items() if name not in WITHOUT_EFFECT}
+    effective = {name: value for name, value in vars(settings).items() if name not in WITHOUT_EFFECT}
     circumstances = {"device": run.device.type, "torch": torch.__version__, "holonom": __version__}
-    return {**ours, **circumstances, "seed": run.seed, "replicas": run.replicas}
+    return {**effective, **circumstances, "seed": run.seed, "replicas": run.replicas}
 
 
-def kept(run: Run, identity: dict[str, Any]) -> Kept:
-    return Kept(run.folder.parent / FOLDER, identity)
+def cache(run: Run, identity: dict[str, Any]) -> ArtifactCache:
+    return ArtifactCache(run.folder.parent / FOLDER, identity)
 
 
 def timed(run: Run, settings: SimpleNamespace, vocabulary: int) -> Task:
-    """A reader of ``timed_width`` and full-length phrases; what it has learnt does not change its times."""
+    """A classifier of ``timed_width`` and full-length phrases; times do not depend on what it has learnt."""
     words = torch.randint(1, vocabulary, (settings.timed_batch, settings.length), generator=torch.Generator())
     batch = words.to(run.device), torch.arange(settings.timed_batch).to(run.device) % 2
     return Task(
-        lambda: Reader(language_model(vocabulary, settings.timed_width, settings.layers), padding=0),
+        lambda: PhraseClassifier(transformer(vocabulary, settings.timed_width, settings.layers), padding=0),
         lambda index: batch,
         head="head",
         last=f"layers.{settings.layers - 1}",
@@ -134,28 +136,31 @@ def timed(run: Run, settings: SimpleNamespace, vocabulary: int) -> Task:
     )
 
 
-def language_model(vocabulary: int, width: int, layers: int) -> TransformerLM:
-    """BERT's proportions: heads of 64, feed-forward nets four times as wide."""
+def transformer(vocabulary: int, width: int, layers: int) -> TransformerLM:
+    """A language model with BERT's proportions: heads of 64, feed-forward nets four times as wide."""
     return TransformerLM(vocabulary, width, max(2, width // 64), 4 * width, layers, dropout=0.0)
 
 
-def of_common_words(corpus: Corpus, most: int | None) -> Corpus:
+def with_common_words(corpus: Corpus, most: int | None) -> Corpus:
     """The corpus with all but the ``most`` most frequent words of its training text unknown."""
     if most is None:
         return corpus
     counts = torch.bincount(corpus.train, minlength=len(corpus.vocabulary))
-    counts[[corpus.vocabulary.index(word) for word in (END, UNKNOWN)]] = len(corpus.train)  # are always kept
-    kept = counts.argsort(descending=True, stable=True)[:most]
-    vocabulary = [corpus.vocabulary[number] for number in kept.tolist()]
+    counts[[corpus.vocabulary.index(word) for word in (END, UNKNOWN)]] = len(
+        corpus.train
+    )  # always among the common ones
+    common = counts.argsort(descending=True, stable=True)[:most]
+    vocabulary = [corpus.vocabulary[number] for number in common.tolist()]
     new = torch.full_like(counts, vocabulary.index(UNKNOWN))
-    new[kept] = torch.arange(len(kept))
+    new[common] = torch.arange(len(common))
     return Corpus(new[corpus.train], new[corpus.valid], new[corpus.test], vocabulary)
 
 
 def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, corpus: Corpus) -> dict[str, Tensor]:
-    """Next words of WikiText-2 by Adam, whose rate rises to ``pretrain_lr`` at first, without dropout.
+    """Next words of WikiText-2 by Adam with a warm-up to ``pretrain_lr``, without dropout.
 
-    In small batches: before it has learnt more than the words' frequencies, its states hardly depend on the words.
+    In small batches, which take more steps: while a model knows only the words' frequencies, its states hardly depend
+    on the words.
     """
     model.to(run.device)
     columns = batches(corpus.train[: settings.pretrain_words], settings.columns).to(run.device)
@@ -163,11 +168,11 @@ def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, corpus: Corp
     warm_up = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
     parts = {"model": model, "optimizer": optimizer, "warm_up": warm_up}
     with run.progress("pre-training", settings.pretrain_epochs, "epoch") as progress:
-        for epoch in epochs_to_go(run.checkpoint("pre-training"), parts, settings.pretrain_epochs):
-            for x, y in windows(columns, language.LENGTH):
+        for epoch in remaining_epochs(run.checkpoints, "pre-training", parts, settings.pretrain_epochs):
+            for x, y in windows(columns, language_model.LENGTH):
                 optimizer.zero_grad()
                 with half_precision(run.device, settings.autocast):
-                    loss = language.loss(model(x), y)
+                    loss = language_model.loss(model(x), y)
                 torch.autograd.backward(loss)
                 optimizer.step()
                 warm_up.step()
@@ -177,13 +182,13 @@ def pretrain(run: Run, settings: SimpleNamespace, model: nn.Module, corpus: Corp
 
 @dataclass(frozen=True)
 class Phrases:
-    """(N, length) words by number, and what they say."""
+    """(N, length) words by number, and labels."""
 
     words: Tensor
     labels: Tensor
 
     def accuracy(self, ensemble: Ensemble) -> dict[str, Tensor]:
-        """(R,) shares of right answers."""
+        """(R,) accuracies."""
         parts = list(zip(torch.split(self.words, CHUNK), torch.split(self.labels, CHUNK), strict=True))
         right = [ensemble.losses(_hits, x, y) for x, y in parts]
         return {"accuracy": torch.stack(right).sum(0) / len(self.labels)}
@@ -194,7 +199,7 @@ def _hits(output: Tensor, target: Tensor) -> Tensor:
 
 
 def encode(phrases: Sequence[str], numbers: dict[str, int], length: int) -> Tensor:
-    """(N, length) words by number, cut or padded with the end-of-line token; words never met are unknown."""
+    """(N, length) words by number, cut or padded with the end-of-line token; other words are unknown."""
     rows = torch.full((len(phrases), length), numbers[END])
     for row, phrase in zip(rows, phrases, strict=True):
         words = [numbers.get(word, numbers[UNKNOWN]) for word in phrase.split()[:length]]

@@ -1,4 +1,4 @@
-"""What a step of fine-tuning costs against one of full fine-tuning."""
+"""The time of a step relative to one of full fine-tuning."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....files import save
-from ... import ranks
 from ...run import Array, Run
 from .finetuning import Arm, Student, Task
-from .runs import read
 
 
 def time_ratios(run: Run, task: Task, arms: dict[str, Arm], rounds: int) -> dict[str, Array]:
     """(rounds,) time of a cycle of every arm over that of as many full steps, made right before it.
 
-    What slows the machine for a moment slows both. A cycle has as many steps as the longest period. A resumed run
-    reads what it measured.
+    Both are slowed by what else runs on the machine. A cycle has as many steps as the longest period. A resumed run
+    reads its measurements.
     """
-    file = run.checkpoint(f"times {ranks.rank()}")
-    if kept := read(file):
-        return {name: np.array(values) for name, values in kept.items()}
+    ratios = run.checkpoints.per_rank("times", lambda: _measure(run, task, arms, rounds))
+    return {name: np.array(values) for name, values in ratios.items()}
+
+
+def _measure(run: Run, task: Task, arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
     length = max(arm.every for arm in arms.values())
     batch = task.take(torch.arange(task.timed_batch))
     full = Student.start(task, Arm((), 1), 0)
@@ -37,19 +36,18 @@ def time_ratios(run: Run, task: Task, arms: dict[str, Arm], rounds: int) -> dict
                 if number:  # the first round warms up
                     ratios[name].append(ratio)
             progress(number, rounds, None)
-    save(ratios, file)
-    return {name: np.array(values) for name, values in ratios.items()}
+    return ratios
 
 
 def _seconds(student: Student, batch: tuple[Tensor, Tensor], steps: int) -> float:
-    _wait(student.task.device)
+    _synchronize(student.task.device)
     start = time.perf_counter()
     for _ in range(steps):
         student.step(*batch)
-    _wait(student.task.device)
+    _synchronize(student.task.device)
     return time.perf_counter() - start
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,20 +1,22 @@
-"""What chapter 3's experiments are built from: grids as one program, starts, and the statistics of curves."""
+"""Planar problems: grids as one ensemble, initial weights, penalties, saddles, and the statistics of curves."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from holonom import presets
+from holonom import Ensemble, presets
 from holonom.experiments.run import Fit
-from holonom.experiments.setups.perceptrons.tables import split
+from holonom.experiments.setups.planar import spiral_depth
 from holonom.experiments.setups.planar.hidden_weights import snapshot
-from holonom.experiments.setups.planar.methods import grid, number, sgld, steps_to, temperature_of
+from holonom.experiments.setups.planar.methods import format_number, grid, sgld, temperature_of
 from holonom.experiments.setups.planar.problem import TWO_TURNS, Problem, problem
+from holonom.experiments.setups.planar.saddles import count, saddles
+from holonom.experiments.setups.shared.curves import steps_to
 from holonom.experiments.studies.fig3_13 import _rise
 from holonom.experiments.studies.fig3_16 import _started
 
@@ -27,8 +29,8 @@ def make_problem(folder: Path) -> Problem:
 
 def curve(metric: str, *runs: list[float]) -> Fit:
     values = np.array(runs).T
-    nobody: Any = None
-    return Fit("arm", np.arange(len(values)) * 10, {metric: values}, nobody, 0.0)
+    no_ensemble: Any = None
+    return Fit("arm", np.arange(len(values)) * 10, {metric: values}, no_ensemble, 0.0)
 
 
 def test_a_cell_of_a_grid_is_the_method_at_that_setting(tmp_path: Path) -> None:
@@ -82,16 +84,59 @@ def test_active_parameters(tmp_path: Path) -> None:
     np.testing.assert_allclose(snapshot(ensemble, np.zeros(2)).active(), [0, 1 / 3])
 
 
-def test_every_run_holds_out_rows_of_its_own(tmp_path: Path) -> None:
-    rows = torch.arange(100.0)[:, None]
-    table: Any = SimpleNamespace(numbers=lambda: rows, labels=torch.arange(100))
-    x, y, x_test, y_test = split(small_run(tmp_path), table, None)
-    assert (x.shape, x_test.shape) == ((2, 80, 1), (2, 20, 1))
-    assert torch.equal(x.squeeze(-1).long(), y)
-    for train, test in zip(y, y_test, strict=True):
-        assert sorted([*train.tolist(), *test.tolist()]) == list(range(100))
-    assert not torch.equal(y_test[0], y_test[1])
+def test_numbers_are_written_as_usual() -> None:
+    assert [format_number(x) for x in (0.0, 1e-8, 1e-5, 3e-3, 0.04)] == ["0", "1e-8", "1e-5", "3e-3", "0.04"]
 
 
-def test_numbers_as_people_write_them() -> None:
-    assert [number(x) for x in (0.0, 1e-8, 1e-5, 3e-3, 0.04)] == ["0", "1e-8", "1e-5", "3e-3", "0.04"]
+def test_every_member_has_its_own_penalty() -> None:
+    """∇λ‖WᵀW − I‖² = 4λ W(WᵀW − I), on hidden weights alone."""
+    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(3).double(), 2, repeats=2)
+    strengths = [0.0, 0.3]
+    ensemble.get_buffer("strength").copy_(ensemble.spread(strengths))
+    x, y = torch.randn(5, 2, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    gradients, _ = ensemble.gradients(spiral_depth.loss, x, y)
+    parameters = dict(ensemble.named_parameters())
+    for name in parameters:
+        w = parameters[name].detach().numpy()[2:]
+        pull = gradients[name].numpy()[2:] - gradients[name].numpy()[:2]
+        hidden = name in ("body.2.weight", "body.4.weight")
+        expected = 4 * 0.3 * w @ (w.transpose(0, 2, 1) @ w - np.eye(100)) if hidden else 0.0
+        np.testing.assert_allclose(pull, expected, atol=1e-12)
+
+
+def test_an_orthogonal_start_is_orthogonal_between_hidden_layers_only() -> None:
+    model = spiral_depth.DeepPerceptron(4, orthogonal=True)
+    for w in model.hidden_weights():
+        torch.testing.assert_close(w.mT @ w, torch.eye(100), atol=1e-5, rtol=0)
+    assert len(model.hidden_weights()) == 3
+    assert model.body[0].weight.abs().max() <= 1 / math.sqrt(2)
+
+
+def test_a_run_that_diverged_is_right_half_of_the_time() -> None:
+    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(2), 2)
+    with torch.no_grad():
+        ensemble.get_parameter("body.0.weight")[1] = math.nan
+    found = spiral_depth._metrics(ensemble, torch.randn(2, 8, 2), torch.ones(2, 8), "test")
+    assert found["test_accuracy"][1] == 0.5
+    assert found["test_loss"][0].isfinite()
+
+
+def test_saddles_of_known_surfaces() -> None:
+    x = torch.linspace(-1, 1, 9)
+    a, b = torch.meshgrid(x, x, indexing="ij")
+    centre = torch.zeros(7, 7, dtype=torch.bool)
+    centre[3, 3] = True
+    assert torch.equal(saddles(a * a - b * b), centre)
+    assert torch.equal(saddles(torch.stack([a * b, -a * b])), torch.stack([centre, centre]))
+    for without in (a * a + b * b, -a * a - b * b, 2 * a - b, torch.zeros(9, 9)):
+        assert not saddles(without).any()
+    assert not saddles(a * a - b * b, threshold=2.0).any()
+
+
+def test_neighbouring_grid_points_are_one_saddle() -> None:
+    found = torch.zeros(6, 6, dtype=torch.bool)
+    assert count(found) == 0
+    found[0, 0] = found[1, 1] = found[2, 1] = True
+    assert count(found) == 1
+    found[5, 5] = True
+    assert count(found) == 2

@@ -1,4 +1,4 @@
-"""The experiments on CIFAR-10 at their smallest size, on random photographs; networks are shared as in a run set."""
+"""Networks on CIFAR-10: shared between experiments, their lines, and what is claimed of them; on random images."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.experiments.setups.cifar import training as trained
-from holonom.experiments.setups.cifar.barriers import divided
+from holonom.experiments.setups.cifar import training
+from holonom.experiments.setups.cifar.optimizers import STEP, drop_twice
 from holonom.experiments.setups.cifar.recipes import Recipe, Start
 from holonom.experiments.setups.cifar.study import (
     BLOCKS,
@@ -22,6 +22,7 @@ from holonom.experiments.setups.cifar.study import (
     Arm,
     Study,
     as_published,
+    barrier_blocks,
     mean_shape,
     vgg_layers,
 )
@@ -31,28 +32,12 @@ from holonom.experiments.studies.fig6_18 import FULL, STATISTICS, groups
 from holonom.experiments.studies.table6_1 import Row
 
 from ..photographs import image_set
-from .small import check_smoke, small_run
-
-IDS = [
-    "fig6", "fig6.1B", "fig6.2B", "fig6.3", "fig6.4", "fig6.6", "fig6.7", "fig6.8", "fig6.9", "fig6.10", "fig6.18",
-    "fig6.19", "figD3",
-    "table6.1", "table6.2", "table6.4",
-]  # fmt: skip
+from .small import small_run
 
 
 @pytest.fixture(autouse=True)
-def random_photographs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trained, "cifar10", lambda root: image_set(64, 32))
-
-
-@pytest.fixture(scope="module")
-def run_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("results")
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_smoke(id: str, run_set: Path) -> None:
-    check_smoke(id, run_set)
+def random_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "cifar10", lambda root: image_set(64, 32))
 
 
 def small_study(folder: Path, **changes: Any) -> Study:
@@ -78,28 +63,28 @@ def test_arms_share_their_seeds_and_runs_do_not(tmp_path: Path) -> None:
     assert base.whole.values[0, -1] != bare.whole.values[0, -1]
 
 
-def test_every_run_begins_where_it_is_told(tmp_path: Path) -> None:
+def test_every_run_starts_from_its_given_state(tmp_path: Path) -> None:
     study = small_study(tmp_path)
     base = study.arm("base")
-    asked = []
+    seen = []
 
-    def begin(number: int, recipe: Recipe) -> Start:
-        asked.append((number, recipe.seed))
+    def start_of(number: int, recipe: Recipe) -> Start:
+        seen.append((number, recipe.seed))
         return Start(base.recipe.seeded(recipe.seed), 0.25 * (number + 1))
 
-    again = study.arm("again", begin=begin)
-    assert asked == list(enumerate(study.seeds))
+    again = study.arm("again", start_of=start_of)
+    assert seen == list(enumerate(study.seeds))
     np.testing.assert_allclose(again.whole.values[:, 0], base.whole.values[[0, 1], [1, 2]], rtol=1e-5)
 
 
 def test_metrics_of_an_arm(tmp_path: Path) -> None:
-    arm = small_study(tmp_path, epochs=3).arm("base", enough=0.0)
+    arm = small_study(tmp_path, epochs=3).arm("base", stop_accuracy=0.0)
     assert arm.curves["test_accuracy"].shape == (3, 2)
     np.testing.assert_array_equal(arm.curves["train_loss"][0], arm.curves["train_loss"][2])
     assert arm.steps.tolist() == [4, 8, 12]
     assert (arm.distance > 0).all()
-    lost = small_study(tmp_path, epochs=3).arm("lost", step=1e30, falling=False, blocks=BLOCKS)
-    at_the_end = small_study(tmp_path, epochs=1).arm("lost in the last epoch", step=1e30, falling=False)
+    lost = small_study(tmp_path, epochs=3).arm("lost", step=1e30, step_decay=False, blocks=BLOCKS)
+    at_the_end = small_study(tmp_path, epochs=1).arm("lost in the last epoch", step=1e30, step_decay=False)
     assert np.isnan(lost.accuracy).all()
     assert np.isnan(at_the_end.accuracy).all()
     assert np.isnan(lost.distance).all()
@@ -128,11 +113,11 @@ def test_shapes_of_known_lines() -> None:
     assert mean_shape(line([np.nan] * 5)) == "diverged"
 
 
-def test_blocks_are_divided_by_their_barriers() -> None:
+def test_blocks_are_split_by_their_barriers() -> None:
     falls, climbs = line(FALLS, FALLS), line(CLIMBS, CLIMBS)
-    assert divided(made(B1=falls, B2=climbs)) == (("B2",), True)
-    assert divided(made(B1=falls, B2=falls), ("B1",)) == (("B1",), False)
-    assert divided(made(B1=climbs, B2=climbs), ("B1",)) == (("B1",), False)
+    assert barrier_blocks(made(B1=falls, B2=climbs)) == (("B2",), True)
+    assert barrier_blocks(made(B1=falls, B2=falls), ("B1",)) == (("B1",), False)
+    assert barrier_blocks(made(B1=climbs, B2=climbs), ("B1",)) == (("B1",), False)
     np.testing.assert_allclose(made(B1=falls, B2=climbs).highest(), [2, 2])
     some = made(B1=line(FALLS, FALLS), B2=line(FALLS, CLIMBS), B3=line(CLIMBS, CLIMBS))
     assert some.crossing().tolist() == [1, 1]
@@ -184,3 +169,13 @@ def test_published_numbers_are_claimed_of_networks_of_that_size() -> None:
     for changes, made in (({}, 1), ({"epochs": 30}, 0), ({"width": 8}, 0), ({"images": 9}, 0)):
         arm: Any = SimpleNamespace(recipe=replace(full, **changes))
         assert len(as_published(arm, "accuracy", "92.2 %", values, 92.2, 1.0)) == made
+
+
+def test_the_step_falls_tenfold_after_each_third() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1)], STEP)
+    schedule = drop_twice(optimizer, 99)
+    seen = []
+    for epoch in (1, 32, 33, 65, 66, 99):
+        schedule(epoch)
+        seen.append(optimizer.param_groups[0]["lr"])
+    np.testing.assert_allclose(seen, [0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
