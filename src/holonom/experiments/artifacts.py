@@ -20,7 +20,7 @@ class ArtifactCache:
 
     Args:
         folder: of all artifacts of one sort.
-        identity: everything that the artifacts depend on. None: the folder is known to belong to one identity.
+        identity: everything that the artifacts depend on. None: the folder belongs to one identity already.
         remedy: what an error says about a file that cannot be read.
         fresh: ignore what an earlier cache has written.
     """

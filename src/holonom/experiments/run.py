@@ -1,4 +1,4 @@
-"""A run of one experiment: where it writes, what it trains on, and what it has found so far."""
+"""A run of one experiment: its files, device and results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Measured(Protocol):
-    """What tables and curves are made of; metrics are (times, runs)."""
+    """Input of tables and curves; metrics are (times, runs)."""
 
     @property
     def arm(self) -> str: ...
@@ -42,7 +42,7 @@ class Measured(Protocol):
 
 @dataclass
 class Fit:
-    """What training one arm gave: metrics of shape (times, runs), and the trained ensemble."""
+    """The result of training one arm: metrics (times, runs) and the trained ensemble."""
 
     arm: str
     steps: Array
@@ -70,7 +70,7 @@ class Fit:
 
 @dataclass
 class Run:
-    """Handed to an experiment: it makes ensembles, trains arms, draws figures and keeps tables."""
+    """The argument of an experiment: makes ensembles, trains arms, draws figures and collects tables."""
 
     id: str
     scale: str
@@ -95,11 +95,11 @@ class Run:
         return Ensemble(make_model, count, self.seed, repeats=repeats, first=first).to(self.device)
 
     def single(self, make_model: Callable[[], nn.Module]) -> Ensemble:
-        """One replica on every rank that is none of the arms': to choose settings with."""
+        """One replica on every rank that no arm uses, to choose settings with."""
         return Ensemble(make_model, 1, self.seed, first=self.replicas + ranks.rank()).to(self.device)
 
     def generators(self) -> list[torch.Generator]:
-        """One per local replica, for data of its own; the same for every arm."""
+        """One per local replica, for its data; the same for every arm."""
         first, count = ranks.share(self.replicas)
         return [torch.Generator().manual_seed(self.seed * 1_000_003 + first + i) for i in range(count)]
 
@@ -184,7 +184,7 @@ class Run:
                 for step, row in zip(fit.steps, values, strict=True):
                     self.log.add_scalar(f"{self.id}/{fit.arm}/{metric}", float(np.nanmean(row)), int(step))
 
-    # ── what it found ────────────────────────────────────────────────────────────────────────────
+    # ── results ────────────────────────────────────────────────────────────────────────────────
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self.tables.append({"title": title, "columns": list(columns), "rows": [list(row) for row in rows]})
@@ -207,7 +207,7 @@ class Run:
         self.table(title, ["method", *metrics.values(), "constraint violation"], rows)
 
     def note(self, text: str) -> None:
-        """Something the reader of the report should know."""
+        """A remark for the reader of the report."""
         self.notes.append(text)
 
     @contextmanager

@@ -71,8 +71,8 @@ def picture(run: Run, fits: dict[str, Fit], sets: list[Tensor], grid: int) -> No
             draw(column[1], field, x_test, y_test, *CORNERS, size=4)
             for panel in column[:2]:
                 panel.set_aspect("equal")
-            own, mean = 100 * one.final("test_accuracy")[0], 100 * one.final("test_accuracy").mean()
-            column[0].set_title(f"{name}\ntest accuracy {own:.1f} % (mean {mean:.1f} %)", fontsize=10)
+            first, mean = 100 * one.final("test_accuracy")[0], 100 * one.final("test_accuracy").mean()
+            column[0].set_title(f"{name}\ntest accuracy {first:.1f} % (mean {mean:.1f} %)", fontsize=10)
             losses(column[2], one, top)
         axes[0, 0].set_ylabel("training data")
         axes[1, 0].set_ylabel("test data")

@@ -80,7 +80,7 @@ def linear_step(h: float, friction: float) -> tuple[Array, Array]:
 
 
 def sample(h: float, friction: float, steps: int, chains: int, seed: int) -> Array:
-    """(chains,) means of q² along trajectories, a tenth of them forgotten."""
+    """(chains,) means of q² along trajectories, without the first tenth."""
     draw = np.random.default_rng(seed)
     inner = respa(lambda q: OMEGA**2 * q, thermal_drift(friction, 1.0, lambda: draw.standard_normal(chains)))
     flow = respa(lambda q: q, inner, SUBSTEPS)

@@ -64,16 +64,16 @@ def fig3_10(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "use. SGD, SGLD and Adam are compared at the best of their settings, chosen by their final test accuracy "
         "itself. LOL (h = 0.25, γ₁ = 0.01, τ₁ = 1e-3: the thesis's rule of thumb) is not in the figure."
     )
-    own = fits["AdLaLa"]
+    reference = fits["AdLaLa"]
     ahead = [
-        greater(f"AdLaLa ends ahead of {name} at its best", "ahead (figure)", final(own), final(fit))
+        greater(f"AdLaLa ends ahead of {name} at its best", "ahead (figure)", final(reference), final(fit))
         for name, fit in rivals.items()
     ]
     faster = [
         greater(
             f"AdLaLa is more accurate over training than {name}",
             "faster",
-            mean_over_training(own),
+            mean_over_training(reference),
             mean_over_training(fit),
         )
         for name, fit in rivals.items()
@@ -90,7 +90,9 @@ def _best_of(fits: dict[str, Fit], family: str) -> Fit:
     return family_fits[best_arm(family_fits)]
 
 
-def _draw_bars(run: Run, own: Fit, swept: dict[str, Fit], adams: dict[str, Fit], settings: SimpleNamespace) -> None:
+def _draw_bars(
+    run: Run, reference: Fit, swept: dict[str, Fit], adams: dict[str, Fit], settings: SimpleNamespace
+) -> None:
     finals = [final(fit) for fit in swept.values()]
     count = len(settings.rates)
     series = {f"{noise:g}": finals[i * count : (i + 1) * count] for i, noise in enumerate(NOISES)}
@@ -103,5 +105,5 @@ def _draw_bars(run: Run, own: Fit, swept: dict[str, Fit], adams: dict[str, Fit],
         right.set(ylabel="", title="Adam")
         left.set_title("SGD (σ = 0) and SGLD")
         for panel in axes[0]:
-            panel.axhline(100 * np.mean(final(own)), color="black", linestyle=":")
+            panel.axhline(100 * np.mean(final(reference)), color="black", linestyle=":")
             panel.set_xlabel("step size h")

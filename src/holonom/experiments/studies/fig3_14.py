@@ -1,4 +1,4 @@
-"""Thesis Fig. 3.14: how much 100 runs differ, and what the start has to do with it."""
+"""Thesis Fig. 3.14: how much 100 runs differ, and the effect of the initial weights."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ def fig3_4(run: Run, settings: SimpleNamespace) -> list[Claim]:
     table(run, lines)
     draw(run, "lines", {"two-turn spiral": lines}, "From initial (α = 0) to trained weights (α = 1): mean and runs.")
     run.note(
-        "The figure's optimizer settings are unsaid. They are Fig. 3.8's, for the same network and spiral: AdLaLa "
-        "h = 0.25, σ_A = 0.01, ε = 0.1, γ = 0.5, τ = 1e-4; Adam h = 0.005. Weights start as PyTorch sets them."
+        "The thesis does not give the figure's optimizer settings. They are Fig. 3.8's, for the same network and "
+        "spiral: AdLaLa h = 0.25, σ_A = 0.01, ε = 0.1, γ = 0.5, τ = 1e-4; Adam h = 0.005. "
+        "Weights start as PyTorch sets them."
     )
     heights = {name: one.heights() for name, one in lines.items()}
     accuracy = {name: fit.final("test_accuracy") for name, fit in fits.items()}

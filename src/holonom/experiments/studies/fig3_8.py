@@ -1,4 +1,4 @@
-"""Thesis Fig. 3.8: where 100 runs leave the weights of a small network, and their accuracies."""
+"""Thesis Fig. 3.8: final weights of a small network in 100 runs, and their accuracies."""
 
 from __future__ import annotations
 

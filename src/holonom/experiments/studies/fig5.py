@@ -1,4 +1,4 @@
-"""Paper Fig. 5: an orthogonal penalty is stiff, and does not reach what the constraint does."""
+"""Paper Fig. 5: an orthogonal penalty is stiff, and less accurate than the constraint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thesis Fig. 5.10: neither a larger step nor a pause alone does what slow biases do."""
+"""Thesis Fig. 5.10: neither a larger step nor a pause alone has the effect of slow biases."""
 
 from __future__ import annotations
 

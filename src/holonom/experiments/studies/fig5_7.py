@@ -58,7 +58,7 @@ def fig5_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     run.curves(fits, "test_accuracy", "test accuracy", "Test accuracy: mean and 10–90 % band over runs.", per_epoch)
     run.curves(fits, "train_loss", "train loss", "Training loss, all weights on.", per_epoch, yscale="log")
     run.note(
-        f"Unsaid in the thesis and chosen here: {settings.hidden} hidden nodes, batches of {BATCH}, "
+        f"Not in the thesis and chosen here: {settings.hidden} hidden nodes, batches of {BATCH}, "
         f"{settings.train} training images, {settings.epochs} epochs. k is the one of {settings.periods} with the "
         f"highest accuracy on {settings.held_out} held-out training images. The caption says SGD, section 5.9.3 "
         f"μ = 0.9 unless indicated otherwise: all arms are trained with μ of {settings.momenta}. The caption's 0.8 and "
@@ -107,5 +107,5 @@ def train(
         accuracy_and_loss(cross_entropy, *test, "test", shared=True),
     )
     steps = settings.epochs * batches.per_epoch
-    looks = min(40, settings.epochs)
-    return run.fit(arm, ensemble, make(ensemble), cross_entropy, batches, steps, evaluate, looks, compiled=False)
+    evaluations = min(40, settings.epochs)
+    return run.fit(arm, ensemble, make(ensemble), cross_entropy, batches, steps, evaluate, evaluations, compiled=False)

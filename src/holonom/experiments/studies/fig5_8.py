@@ -68,7 +68,7 @@ def fig5_8(run: Run, settings: SimpleNamespace) -> list[Claim]:
     per_epoch = (len(words.train) - 1) // LENGTH
     run.curves(fits, "valid_loss", "validation loss", "Validation loss: mean over runs.", per_epoch)
     run.note(
-        f"Unsaid in the thesis and chosen here: which weights rest (those of attention and feed-forward layers), "
+        f"Not in the thesis and chosen here: which weights rest (those of attention and feed-forward layers), "
         f"k = {settings.steps_off}, word vectors of width {settings.width}, windows of {LENGTH} words, "
         f"{settings.epochs} epochs. μ = {settings.momentum:g}, as section 5.9.3 has it where a caption says nothing "
         "else; SGD without momentum is shown beside. The probability is chosen for subsets and for dropout apart, by "

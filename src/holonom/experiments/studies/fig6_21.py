@@ -29,15 +29,15 @@ def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
     inputs, ensembles = seed_ensembles(run, settings)
     shares: dict[str, Shares] = {"A": {}, "C": {}}
     for kind, ensemble in ensembles.items():
-        for letter, own in shares.items():
-            own[kind] = {
+        for letter, by_kind in shares.items():
+            by_kind[kind] = {
                 target: np.array([100 * one.share(letter) for one in ensemble.agreements(number, inputs.people)])
                 for number, target in enumerate(ensemble.targets)
             }
-    for letter, own in shares.items():
+    for letter, by_kind in shares.items():
         rows = [
             [f"{kind}, {percent(target)}", f"{values.mean():.1f} ± {values.std():.1f}"]
-            for kind, by_target in own.items()
+            for kind, by_target in by_kind.items()
             for target, values in by_target.items()
         ]
         run.table(f"Images of type {letter}, %; ± over repetitions", ["network, test accuracy", "% of images"], rows)
@@ -54,7 +54,7 @@ def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
         claims.append(greater(f"{between}: type A falls", "falls", a[low], a[high]))
         claims.append(greater(f"{between}: type C rises", "rises", c[high], c[low]))
     top = percent(high)
-    least, most = ({kind: own[high] for kind, own in shares[letter].items()} for letter in "AC")
+    least, most = ({kind: by_kind[high] for kind, by_kind in shares[letter].items()} for letter in "AC")
     claims.append(best(f"{top}: the MLP has the fewest of type A", "lowest of three", least, "MLP", lowest=True))
     claims.append(best(f"{top}: the MLP has the most of type C", "largest of three", most, "MLP"))
     return claims
@@ -63,8 +63,8 @@ def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
 def _draw(run: Run, shares: dict[str, Shares]) -> None:
     caption = "Images of types A (left) and C (right) by test accuracy: mean and deviation over repetitions."
     with run.figure("types", caption, ncols=2, figsize=(9, 3.8)) as axes:
-        for panel, (letter, own) in zip(axes[0], shares.items(), strict=True):
-            for kind, by_target in own.items():
+        for panel, (letter, by_kind) in zip(axes[0], shares.items(), strict=True):
+            for kind, by_target in by_kind.items():
                 x = [100 * target for target in by_target]
                 mean, deviation = ([f(values) for values in by_target.values()] for f in (np.mean, np.std))
                 panel.errorbar(x, mean, deviation, fmt="o-", capsize=3, label=kind)

@@ -58,18 +58,18 @@ def fig6_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
     draw(run, "lines", shown, "Test loss from initial to trained weights, without weight decay.")
     for metric, heading in (("train_loss", "training loss"), ("test_accuracy", "test accuracy")):
         run.curves(arms, metric, heading, f"{heading.capitalize()} of each epoch.", scratch.recipe.per_epoch)
-    kept = crossing if crossing.any() else np.ones_like(crossing)
+    selected = crossing if crossing.any() else np.ones_like(crossing)
     return [
         fact("some runs cross a barrier", "some seeds", float(crossing.mean()), bool(crossing.any())),
-        *_claims(top, scratch, kept),
+        *_claims(top, scratch, selected),
     ]
 
 
-def _claims(top: Arm, scratch: Arm, kept: Array) -> list[Claim]:
+def _claims(top: Arm, scratch: Arm, selected: Array) -> list[Claim]:
     """About the chosen runs."""
-    from_top, from_scratch = (Line(arm.whole.alphas, arm.whole.values[kept]) for arm in (top, scratch))
-    higher, lower = (arm.accuracy[kept] for arm in (top, scratch))
-    slow, fast = (arm.curves["train_loss"].mean(0)[kept] for arm in (scratch, top))
+    from_top, from_scratch = (Line(arm.whole.alphas, arm.whole.values[selected]) for arm in (top, scratch))
+    higher, lower = (arm.accuracy[selected] for arm in (top, scratch))
+    slow, fast = (arm.curves["train_loss"].mean(0)[selected] for arm in (scratch, top))
     return [
         greater("the top's loss is above the initial one", "higher", from_top.values[:, 0], from_scratch.values[:, 0]),
         mostly("the line falls from the top", "monotone", from_top, "no barrier"),

@@ -1,4 +1,4 @@
-"""Thesis Fig. 6.4, right: a trained network that forgets one block and trains again."""
+"""Thesis Fig. 6.4, right: a trained network with one block reset, trained again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PUBLISHED = {"B1": 91.79, "B2": 91.83, "B3": 92.35, "B4": 90.97}  # test accurac
 
 
 def forgetful(study: Study, block: str) -> Arm:
-    """Everything trained but one block, and training as usual from there."""
+    """Train as usual from a trained network with one block reset."""
     pattern = STAGES[block]
     assert isinstance(pattern, str)
     return study.arm(f"{block} forgotten", start=Start(study.base, reset=(pattern,)))

@@ -1,4 +1,4 @@
-"""Thesis Fig. 6.8: fixed steps, and how far they travel."""
+"""Thesis Fig. 6.8: constant steps, and the distance travelled."""
 
 from __future__ import annotations
 

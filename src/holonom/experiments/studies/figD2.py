@@ -1,4 +1,4 @@
-"""Paper Fig. D2: a little temperature for orthogonality-constrained training."""
+"""Paper Fig. D2: a small temperature in orthogonality-constrained training."""
 
 from __future__ import annotations
 

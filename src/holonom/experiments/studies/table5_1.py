@@ -1,4 +1,4 @@
-"""Thesis Table 5.1: slow parameters that drift against slow parameters that leap."""
+"""Thesis Table 5.1: slow parameters that drift against slow parameters that move at once."""
 
 from __future__ import annotations
 

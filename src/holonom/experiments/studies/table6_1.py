@@ -1,4 +1,4 @@
-"""Thesis Table 6.1: what interventions do to the shape of the line and to the accuracy."""
+"""Thesis Table 6.1: the effect of interventions on the shape of the line and on the accuracy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LETTERS = {"barrier": "B", "no barrier": "NB", "plateau": "P", "diverged": "–"
 
 @dataclass(frozen=True)
 class Row:
-    """An intervention: what the thesis says of shape and accuracy, its arms, and the arm it is compared with."""
+    """An intervention: its effect on shape and accuracy in the thesis, its arms, and their reference."""
 
     name: str
     shape: str
@@ -37,7 +37,7 @@ class Row:
     reference: Arm
 
     def shapes(self) -> str:
-        """Ours, in the table's letters."""
+        """Measured shapes, in the table's letters."""
         words = " / ".join(dict.fromkeys(LETTERS[mean_shape(arm.whole)] for arm in self.arms))
         if not self.blockwise:
             return words
@@ -65,8 +65,8 @@ class Row:
     def claims(self) -> list[Claim]:
         pair = [self.accuracies(), self.reference.accuracy]
         higher, lower = pair if self.accuracy == "better" else reversed(pair)
-        told = greater(f"{self.name}: accuracy is {self.accuracy}, %", self.accuracy, higher, lower)
-        return [SHAPES[self.shape](self), told]
+        accuracy_claim = greater(f"{self.name}: accuracy is {self.accuracy}, %", self.accuracy, higher, lower)
+        return [SHAPES[self.shape](self), accuracy_claim]
 
 
 def _mostly(*words: str) -> Callable[[Row], Claim]:
@@ -145,8 +145,8 @@ def table6_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "without weight decay, a fixed h = 0.01 with the better of the other fixed steps, no batch norm with VGG-11, "
         "all else with the base; “NB (blocks)” stands for the thesis's NB where it speaks of the blocks.",
     )
-    for part, own in parts.items():
-        panels = {row.name: {arm.arm: arm.whole for arm in (row.reference, *row.arms)} for row in own}
+    for part, group in parts.items():
+        panels = {row.name: {arm.arm: arm.whole for arm in (row.reference, *row.arms)} for row in group}
         draw(
             run, part.replace(" ", "-"), panels, f"Test loss on the line of the whole network: the role of the {part}."
         )

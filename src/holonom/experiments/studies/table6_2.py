@@ -92,8 +92,8 @@ def _table(run: Run, arms: dict[str, Arm]) -> None:
     for row, (_, published) in ROWS.items():
         cells: list[Any] = [row]
         for network, value in zip(NETWORKS, published, strict=True):
-            own = arms[f"{network}, {row}"].accuracy
-            cells += [value, f"{own.mean():.2f} ({', '.join(f'{x:.2f}' for x in own)})"]
+            accuracy = arms[f"{network}, {row}"].accuracy
+            cells += [value, f"{accuracy.mean():.2f} ({', '.join(f'{x:.2f}' for x in accuracy)})"]
         rows.append(cells)
     columns = [f"{network}, {whose}" for network in NETWORKS for whose in ("published", "here (runs)")]
     run.table("Test accuracy, %", ["initial step or weight decay", *columns], rows)

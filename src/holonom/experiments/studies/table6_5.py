@@ -33,7 +33,9 @@ def table6_5(run: Run, settings: SimpleNamespace) -> list[Claim]:
         for name in result.agreements(0)[0].cells()
     }
     for title, shares in (("Cells", cells), ("Types", kinds)):
-        rows = [[name, *(f"{values.mean():.1f}" for values in own.values())] for name, own in shares.items()]
+        rows = [
+            [name, *(f"{values.mean():.1f}" for values in by_target.values())] for name, by_target in shares.items()
+        ]
         run.table(f"{title}, % of images by test accuracy", [title.lower(), *map(percent, result.targets)], rows)
     run.note(
         '"wrong": networks agree and people agree, on different labels (the thesis counts these as misclassified).'

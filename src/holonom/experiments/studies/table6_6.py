@@ -14,7 +14,7 @@ PUBLISHED = {
     "98 %": ("4.3 ± 1.1", "11.5", "8.5 ± 2.3", "21.8"),
     "98.5 %": ("3.5 ± 0.8", "7.3", "7.4 ± 1.8", "18.2"),
 }
-MUCH = 2  # times as many: nine err and disagree on no fewer images than one or two do, whatever they say
+MUCH = 2  # times as many; at least as many as for one or two networks holds for any predictions
 COLUMNS = ["misclassified per model", "across 9 models", "2 models disagree", "9 models disagree"]
 
 
@@ -48,7 +48,7 @@ def table6_6(run: Run, settings: SimpleNamespace) -> list[Claim]:
     run.table("% of images; ± over models and over pairs, mean over sets", ["test accuracy", *COLUMNS], rows)
     run.note(
         "The thesis says “much” of nine networks against one and against two. Nine never err or disagree on fewer "
-        "images, so the claims ask for a factor of two (published: 2.1 to 2.7)."
+        "images, so the claims require a factor of two (published: 2.1 to 2.7)."
     )
     low, *_, high = map(percent, result.targets)
     between = f"{low} → {high}"

@@ -34,7 +34,7 @@ def table6_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     people = 100 * result.agreements(0)[0].reference_pair_disagreement.mean
     rows: list[list[str]] = []
     for target in map(percent, result.targets):
-        rows.append([target, *(f"{own[target].mean():.1f}" for own in (nine, alone, people_alone))])
+        rows.append([target, *(f"{by_target[target].mean():.1f}" for by_target in (nine, alone, people_alone))])
         if target in PUBLISHED:
             rows.append([f"{target}, published", *(f"{value}" for value in PUBLISHED[target])])
     run.table("% of images", ["test accuracy", "networks disagree", "type A", "type C"], rows)
@@ -63,9 +63,9 @@ def _draw(run: Run, shares: dict[str, dict[str, np.ndarray]]) -> None:
     caption = "Images of type A and type C by the networks' test accuracy: mean over sets, and sets."
     with run.figure("types", caption, figsize=(5.5, 4)) as axes:
         panel = axes[0, 0]
-        for kind, own in shares.items():
-            (line,) = panel.plot(list(own), [values.mean() for values in own.values()], "o-", label=kind)
-            for target, values in own.items():
+        for kind, by_target in shares.items():
+            (line,) = panel.plot(list(by_target), [values.mean() for values in by_target.values()], "o-", label=kind)
+            for target, values in by_target.items():
                 panel.plot([target] * len(values), values, ".", color=line.get_color(), alpha=0.4)
         panel.set(xlabel="test accuracy", ylabel="% of images", ylim=(0, None))
         panel.legend(frameon=False)

@@ -45,7 +45,7 @@ def table6_9(run: Run, settings: SimpleNamespace) -> list[Claim]:
         rows,
     )
     doubtful = people <= DOUBTFUL + 1e-9
-    own = {
+    certainties = {
         kind: _certainties(ensemble.predictions(len(settings.targets) - 1)[..., doubtful])
         for kind, ensemble in ensembles.items()
     }
@@ -56,9 +56,9 @@ def table6_9(run: Run, settings: SimpleNamespace) -> list[Claim]:
             greater(
                 f"{top}: {kind}s are more certain than {inputs.who} where these doubt", "much higher", values, theirs
             )
-            for kind, values in own.items()
+            for kind, values in certainties.items()
         ),
-        best(f"{top}: CNNs are the least certain there", "lowest overall certainty", own, "CNN", lowest=True),
+        best(f"{top}: CNNs are the least certain there", "lowest overall certainty", certainties, "CNN", lowest=True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 on the device; the training set is shuffled, cropped and flipped anew for every epoch."""
+"""CIFAR-10 on the device; the training set is shuffled, cropped and flipped in every epoch."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.architecture not in {**RESNETS, **VGGS}:
-            known = ", ".join({**RESNETS, **VGGS})
-            raise ValueError(f"there is no architecture {self.architecture!r}; there are {known}")
+            names = ", ".join({**RESNETS, **VGGS})
+            raise ValueError(f"there is no architecture {self.architecture!r}; there are {names}")
         if self.method not in METHODS:
             raise ValueError(f"there is no method {self.method!r}; there are {', '.join(METHODS)}")
         if min(self.width, self.images, self.epochs, self.batch) < 1:

@@ -1,4 +1,4 @@
-"""The set-ups of thesis Figs. 5.7 and 5.8: random subsets of the weights rest at zero and catch up (5.5.1)."""
+"""The set-ups of thesis Figs. 5.7 and 5.8: random subsets of the weights are set to zero and catch up later (5.5.1)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pixels(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EncodedText(Text):
-    """Read by a transformer whose encoder layers alone have dropout."""
+    """Text for a transformer with dropout in its encoder layers alone."""
 
     dropout: float = 0.0
 

@@ -12,7 +12,7 @@ from ...run import Array
 
 Step = Callable[[float], Matrix]
 OMEGA, OMEGA_SQUARED = 3.0, 10.0
-ROUNDING = 1e-7  # a double eigenvalue is known to half the digits only
+ROUNDING = 1e-7  # double eigenvalues are accurate to half the digits
 
 
 def spectra(step: Step, times: Array) -> Array:
@@ -22,7 +22,7 @@ def spectra(step: Step, times: Array) -> Array:
 
 
 def unstable_bands(step: Step, times: Array) -> list[tuple[float, float]]:
-    """The intervals of h in which |λ| > 1, met by a grid and refined by bisection; the last may be cut off."""
+    """The intervals of h in which |λ| > 1, found on a grid and refined by bisection; the last may be cut off."""
     unstable = np.abs(spectra(step, times)).max(1) > 1 + ROUNDING
     changes = np.flatnonzero(unstable[1:] != unstable[:-1])
     edges = [_edge(step, float(times[i]), float(times[i + 1])) for i in changes]

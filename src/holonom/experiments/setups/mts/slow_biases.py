@@ -1,8 +1,8 @@
 """The set-up of thesis Figs. 5.9–5.11: a perceptron on the four-turn spiral whose biases are slow (5.9.4).
 
 h/k = 0.2 and k = 5, batches of 5 %. The captions say SGD, 5.9.3 says μ = 0.9 unless indicated otherwise;
-with h = 0.2 SGD itself stays near chance, so there is no momentum here. The number of hidden nodes and
-of points is unsaid and chosen here.
+with h = 0.2 SGD itself stays near chance, so there is no momentum here. The thesis does not give the
+numbers of hidden nodes and of points.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sgd(momentum: float) -> Method:
 def slow(
     momentum: float, names: Collection[str] = (INPUT, OUTPUT), *, drift: bool = True, stretch: int = EVERY
 ) -> Method:
-    """The named biases take a gradient every k steps and travel ``stretch``·h/k in between."""
+    """The named biases take a gradient every k steps and move by ``stretch``·h/k in between."""
 
     def make(ensemble: Ensemble) -> Optimizer:
         parts = dict(ensemble.named_parameters())
@@ -64,7 +64,7 @@ def compare(run: Run, settings: SimpleNamespace, methods: dict[str, Method]) -> 
     task = problem(run, FOUR_TURNS, train=settings.points, hidden=settings.hidden, percent=5)
     fits = {}
     for name, make in methods.items():
-        torch.compiler.reset()  # it gives up after eight variants of a step; each arm has its own two
+        torch.compiler.reset()  # Dynamo compiles at most eight variants of a step; each arm has two
         fits[name] = task.fit(name, make, settings.steps)
     per_epoch = settings.points // task.batch
     run.save_curves(fits)
@@ -72,7 +72,7 @@ def compare(run: Run, settings: SimpleNamespace, methods: dict[str, Method]) -> 
     run.curves(fits, "test_accuracy", "test accuracy", "Test accuracy: mean and 10–90 % band over runs.", per_epoch)
     run.curves(fits, "train_loss", "train loss", "Training loss.", per_epoch, yscale="log")
     run.note(
-        f"Unsaid in the thesis and chosen here: {settings.hidden} hidden ReLU nodes, {settings.points} training and "
+        f"Not in the thesis and chosen here: {settings.hidden} hidden ReLU nodes, {settings.points} training and "
         f"1000 test points of the spiral with a = 2, c = 0.02, {settings.steps} steps. μ = {settings.momentum:g} "
         "in all arms: the captions say SGD. With the 0.9 that section 5.9.3 gives for other experiments SGD itself "
         "fails at this step (--set momentum=0.9). Accuracies are means over the last tenth of training."

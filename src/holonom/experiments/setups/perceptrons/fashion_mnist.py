@@ -47,7 +47,7 @@ class Constrained(NamedTuple):
 
 @dataclass(frozen=True)
 class Images:
-    """Training and test images, (N, 784) for all runs or (R, N, 784) with a share of its own for each."""
+    """Training and test images, (N, 784) for all runs or (R, N, 784) with different ones for each."""
 
     x: Tensor
     y: Tensor
@@ -62,14 +62,14 @@ class Images:
         """Cross-validation: run i is tested on part i (modulo ``of``) of the training images, trained on the others."""
         parts_x, parts_y = self.x.chunk(of), self.y.chunk(of)
         size = min(map(len, parts_x))
-        own = []
+        folds = []
         for number in (i % of for i in range(first, first + count)):
             rest = [i for i in range(of) if i != number]
-            own.append((
+            folds.append((
                 torch.cat([parts_x[i][:size] for i in rest]), torch.cat([parts_y[i][:size] for i in rest]),
                 parts_x[number][:size], parts_y[number][:size],
             ))  # fmt: skip
-        return Images(*(torch.stack(part) for part in zip(*own, strict=True)))
+        return Images(*(torch.stack(part) for part in zip(*folds, strict=True)))
 
 
 def load(run: Run, train: int, test: int) -> Images:
@@ -85,7 +85,7 @@ def load(run: Run, train: int, test: int) -> Images:
 
 
 def momentum(run: Run, arm: str, cells: Sequence[Momentum], images: Images, hidden: int, epochs: int) -> Fit:
-    """SGD with momentum as the word OBA at τ = 0, h² being the learning rate: all settings in one ensemble."""
+    """SGD with momentum as the scheme OBA at τ = 0, h² being the learning rate: all settings in one ensemble."""
     ensemble = run.ensemble(lambda: shlp(784, hidden, 10), len(cells))
     h = ensemble.spread([math.sqrt(cell.lr) for cell in cells])
     friction = ensemble.spread([-math.log(cell.momentum) / math.sqrt(cell.lr) for cell in cells])
@@ -98,7 +98,7 @@ def momentum(run: Run, arm: str, cells: Sequence[Momentum], images: Images, hidd
 
 
 def constrained(run: Run, arm: str, cells: Sequence[Constrained], images: Images, hidden: int, epochs: int) -> Fit:
-    """c-CoLA-ud or s-CoLA-ud: all settings of one space in one ensemble; "annealed" lets h fall along a cosine."""
+    """c-CoLA-ud or s-CoLA-ud: all settings of one space in one ensemble; "annealed" lowers h along a cosine."""
     ensemble = run.ensemble(lambda: shlp(784, hidden, 10), len(cells))
     h: Any = ensemble.spread([cell.lr for cell in cells])
     friction: Any = ensemble.spread([cell.friction for cell in cells])
@@ -140,7 +140,7 @@ def _train(
         )
     batches = Shuffled(x, y, BATCH, ensemble.seeds, own_data=not images.shared)
 
-    def look(ensemble: Ensemble) -> dict[str, Tensor]:
+    def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
         weight = dict(ensemble.named_parameters())["2.weight"]
         return {
             **_metrics(ensemble, x, y, images.shared, "train"),
@@ -156,7 +156,7 @@ def _train(
         cross_entropy,
         batches,
         steps,
-        look,
+        evaluate,
         evaluations=20,
         after_epoch=after_epoch,
         compiled=False if ensemble.seeds.is_cuda else None,
@@ -165,12 +165,12 @@ def _train(
 
 
 def _fuse(ensemble: Ensemble) -> bool | None:
-    """On a GPU the products fill the device as they are; what pays is one pass over memory for the update."""
+    """On a GPU only the update gains from fusing: products fill the device already."""
     return True if ensemble.seeds.is_cuda else None
 
 
 def _metrics(ensemble: Ensemble, x: Tensor, y: Tensor, shared: bool, prefix: str) -> dict[str, Tensor]:
-    """Loss and accuracy, a part of the images at a time: the hidden layers of all members are large."""
+    """Loss and accuracy, in chunks of images, since the hidden layers of all members are large."""
     along = 0 if shared else 1
     loss, hits = torch.zeros(2, ensemble.replicas, device=x.device)
     for start in range(0, x.shape[along], CHUNK):
@@ -188,8 +188,8 @@ def averaged(fit: Fit, images: Images) -> list[tuple[float, float]]:
     ensemble = fit.ensemble.eval()
     starts = range(0, len(images.x_test), CHUNK)
     parts = [ensemble(images.x_test[i : i + CHUNK]).softmax(-1).double().cpu() for i in starts]
-    own: Array = torch.cat(parts, 1).flatten(1).T.numpy()
-    everyone = torch.from_numpy(ranks.gather(own, ensemble.repeats))
+    local: Array = torch.cat(parts, 1).flatten(1).T.numpy()
+    everyone = torch.from_numpy(ranks.gather(local, ensemble.repeats))
     scores = []
     for members in everyone.chunk(ensemble.repeats, 1):
         mean = members.mean(1).reshape(len(images.y_test), -1)

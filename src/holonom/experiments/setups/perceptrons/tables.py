@@ -20,7 +20,7 @@ TEST_SHARE = 0.2
 
 
 def split(run: Run, table: Table, rows: int | None) -> list[Tensor]:
-    """x, y, x_test, y_test: every run holds out a fifth of its own; ``rows`` takes fewer rows to begin with."""
+    """x, y, x_test, y_test: every run holds out another fifth; ``rows`` limits the rows."""
     inputs, labels = table.numbers(), table.labels
     sets = []
     for generator in run.generators():
@@ -39,7 +39,7 @@ def compare(
     epochs: int,
     rows: int | None = None,
 ) -> list[Claim]:
-    """Train every method and ask whether AdLaLa ends ahead in test accuracy and test loss."""
+    """Train every method; claims that AdLaLa ends ahead in test accuracy and test loss."""
     x, y, x_test, y_test = split(run, table, rows)
     sizes = [x.shape[-1], *hidden, int(table.labels.max()) + 1]
     on_train = accuracy_and_loss(cross_entropy, x, y, "train", shared=False)
@@ -57,7 +57,7 @@ def compare(
     for metric, heading in (("test_accuracy", "test accuracy"), ("test_loss", "test loss")):
         run.curves(fits, metric, heading, f"{heading.capitalize()}: mean and 10–90 % band.", batches.per_epoch)
     run.note(
-        "The thesis leaves unsaid how attributes are scaled, what is held out and for how long it trains: here each "
+        "The thesis does not say how attributes are scaled, what is held out and how long it trains: here each "
         f"attribute is one number from −1 to 1, every run holds out its own fifth of the rows, and trains {epochs} "
         "epochs. AdLaLa's two parts are the output layer and all before it."
     )

@@ -1,4 +1,4 @@
-"""Bars in groups, the form in which the thesis shows its sweeps."""
+"""Grouped bar charts, as in the thesis's sweeps."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Snapshot(NamedTuple):
     accuracy: Array
 
     def active(self) -> Array:
-        """(runs,) share of parameters that have left the cloud they started in: beyond five of its deviations."""
+        """(runs,) share of parameters beyond five standard deviations of the initial weights."""
         share: Array = (np.abs(np.concatenate([self.weights, self.biases], 1)) > ACTIVE).mean(1)
         return share
 
@@ -40,7 +40,7 @@ History = dict[str, dict[int, Snapshot]]
 
 
 def history(run: Run, task: Problem, methods: Mapping[str, Method], moments: Sequence[int]) -> History:
-    """Train every method from 0.01 N(0, 1), looking at the hidden layer at each of the moments (steps)."""
+    """Train every method from 0.01 N(0, 1), with a snapshot of the hidden layer at each of the moments (steps)."""
     seen: History = {}
     last = {}
     for name, make in methods.items():

@@ -32,7 +32,7 @@ COMPILE_AFTER = 4000  # steps
 
 
 def waves(length: float, frequency: float) -> Draw:
-    """The trigonometric data (3.33) whose crossings grow in number with a, as the thesis's text has it."""
+    """The trigonometric data (3.33) with more crossings for larger a, as in the thesis's text."""
     return partial(trigonometric, length=length, frequency=frequency, noise=0.02, per_unit_length=True)
 
 
@@ -61,7 +61,7 @@ def pytorch_default(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Problem:
-    """Every run's points, (R, N, …), and the network that is to separate them."""
+    """Every run's points, (R, N, …), and the network that classifies them."""
 
     run: Run
     x: Tensor

@@ -1,4 +1,4 @@
-"""Saddle points of a surface that is known on a grid."""
+"""Saddle points of a surface on a grid."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# The eight neighbours in the order of a walk around a point.
+# The eight neighbours, counter-clockwise.
 _AROUND = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
 
 
 def saddles(values: Tensor, threshold: float = 0.0) -> Tensor:
     """(..., G − 2, H − 2): whether each inner point of (..., G, H) values is a saddle.
 
-    Walking around it, a saddle's neighbours are higher, lower, higher, lower: the difference to the point
+    Around a saddle, neighbours are higher, lower, higher, lower: the difference to the point
     changes sign four times or more. Differences up to ``threshold`` count as none.
     """
     rows, columns = values.shape[-2:]
@@ -21,9 +21,9 @@ def saddles(values: Tensor, threshold: float = 0.0) -> Tensor:
     around = torch.stack([values[..., 1 + i : rows - 1 + i, 1 + j : columns - 1 + j] - centre for i, j in _AROUND])
     signs = torch.where(around.abs() <= threshold, 0.0, around.sign())
     last, changes = torch.zeros_like(centre), torch.zeros_like(centre)
-    for walk in range(2):  # the first only finds the sign with which the second arrives
+    for turn in range(2):  # the first turn only finds the last sign before the second
         for sign in signs:
-            changes += walk * (sign * last < 0)
+            changes += turn * (sign * last < 0)
             last = torch.where(sign == 0, last, sign)
     return changes >= 4
 

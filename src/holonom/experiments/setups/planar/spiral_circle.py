@@ -1,6 +1,6 @@
 """The set-up of paper Figs. 1–3 and Tables 1 and 4.5: circle constraints on a perceptron, noisy two-turn spirals.
 
-A 2-500-1 ReLU perceptron, 100 training and 2000 test points (4.59) drawn afresh for every run,
+A 2-500-1 ReLU perceptron, 100 training and 2000 test points (4.59) drawn separately for every run,
 batches of 2, h = 0.05, 10,000 epochs; circle radii r₀ = 1 and r₁ = 5.
 """
 

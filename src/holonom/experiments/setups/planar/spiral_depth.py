@@ -1,7 +1,7 @@
 """The set-up of paper Figs. 4, 5 and D2: perceptrons of growing depth on a tightly wound spiral.
 
 p hidden layers of 100 ReLU units, four-turn spirals (4.58) with 500 training and 1000 test points
-drawn afresh for every run, batches of 5 %. The weights between hidden layers are free, penalised or
+drawn separately for every run, batches of 5 %. The weights between hidden layers are free, penalised or
 orthogonal; the first and the last layer are free in every method.
 """
 
@@ -30,7 +30,7 @@ STEP, BATCH, PER_EPOCH = 0.1, 25, 20
 class DeepPerceptron(nn.Module):
     """Returns logits and the penalty λ Σ ‖WᵀW − I‖² over the weights between hidden layers.
 
-    λ is a buffer, so that every member of an ensemble has its own; 0 by default.
+    λ is a buffer, so that members of an ensemble can have different ones; 0 by default.
     """
 
     strength: Tensor
@@ -94,17 +94,17 @@ def _train(run: Run, arm: str, sets: list[Tensor], ensemble: Ensemble, optimizer
     x, y, x_test, y_test = (part.repeat(ensemble.repeats, *[1] * (part.ndim - 1)) for part in sets)
     batches = Shuffled(x, y, BATCH, ensemble.seeds, own_data=True)
 
-    def look(ensemble: Ensemble) -> dict[str, Tensor]:
+    def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
         return {**_metrics(ensemble, x, y, "train"), **_metrics(ensemble, x_test, y_test, "test")}
 
     steps = epochs * batches.per_epoch
-    # Recorded as a graph these steps are short already; one compiler's run for every depth would outlast them all.
+    # As a CUDA graph these steps are short already; compiling for every depth would take longer than training.
     compiled = False if ensemble.seeds.is_cuda else None
-    return run.fit(arm, ensemble, optimizer, loss, batches, steps, look, min(40, epochs), compiled=compiled)
+    return run.fit(arm, ensemble, optimizer, loss, batches, steps, evaluate, min(40, epochs), compiled=compiled)
 
 
 def _metrics(ensemble: Ensemble, x: Tensor, y: Tensor, prefix: str) -> dict[str, Tensor]:
-    """Loss without the penalty, and accuracy; a run that diverged knows nothing and is right half of the time."""
+    """Loss without the penalty, and accuracy; ½ for a diverged run."""
     logits, _ = ensemble(x, shared=False)
     cross_entropy = binary_cross_entropy_with_logits(logits, y, reduction="none").mean(1)
     hits = ((logits > 0) == (y > 0.5)).float().mean(1)

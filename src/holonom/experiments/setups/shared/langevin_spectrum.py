@@ -1,4 +1,4 @@
-"""Overdamped Langevin dynamics on a circle and a sphere, solved: every mean, rate and variance it should show.
+"""The exact means, rates and variances of overdamped Langevin dynamics on a circle and a sphere.
 
 The generator 𝓛 = τΔ − ∇U·∇ is self-adjoint in L²(ν), ν ∝ e^{−U/τ}, with eigenvalues 0 = −λ₀ > −λ₁ ≥ …;
 for an observable φ = Σ cₖψₖ
@@ -19,7 +19,7 @@ from ...run import Array
 
 @dataclass(frozen=True)
 class Spectrum:
-    """⟨φ⟩, and λₖ and cₖ² of all k ≥ 1 that φ has a part in."""
+    """⟨φ⟩, and λₖ and cₖ² of all k ≥ 1 with cₖ ≠ 0."""
 
     gap: float
     mean: float
@@ -37,7 +37,7 @@ class Spectrum:
 
     @property
     def bound(self) -> float:
-        """(β/L)·Var φ = (2/λ₁)·Var φ, which the corollary puts above σ_φ²."""
+        """(β/L)·Var φ = (2/λ₁)·Var φ, an upper bound of σ_φ² by the corollary."""
         return 2 * self.variance / self.gap
 
     def deviation(self, time: Array) -> Array:
@@ -74,5 +74,5 @@ def circle(radius: float, temperature: float, tilt: float = 0.0, modes: int = 10
     root = np.exp(tilt * np.sin(angle) / (2 * temperature))
     parts = waves.T @ (np.sin(angle) * root) / np.linalg.norm(root)
     mean = float((np.sin(angle) * root**2).sum() / (root**2).sum())
-    kept = parts[1:] ** 2 > 1e-14
-    return Spectrum(float(rates[1]), mean, rates[1:][kept], parts[1:][kept] ** 2)
+    relevant = parts[1:] ** 2 > 1e-14
+    return Spectrum(float(rates[1]), mean, rates[1:][relevant], parts[1:][relevant] ** 2)

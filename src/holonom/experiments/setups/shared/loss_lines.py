@@ -25,7 +25,7 @@ class Line:
     values: Array
 
     def heights(self) -> Array:
-        """(runs,) height of the barrier; 0 for a path that only falls."""
+        """(runs,) height of the barrier; 0 for a descending path."""
         return np.array([np.nan if shape is None else shape.height for shape in self._shapes()])
 
     def places(self) -> Array:
@@ -60,7 +60,7 @@ def _colours(count: int) -> Sequence[Any]:
 
 
 def draw(run: Run, name: str, panels: Mapping[str, Mapping[str, Line]], caption: str, **axis: Any) -> None:
-    """One panel a title, one colour a line: mean over runs thick, single runs thin; the numbers in a CSV file."""
+    """One panel per title, one colour per line: mean over runs thick, single runs thin; the values also as CSV."""
     values = (
         (title, label, number, alpha, value)
         for title, lines in panels.items()

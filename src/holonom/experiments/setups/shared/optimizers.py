@@ -22,7 +22,7 @@ class Momentum(NamedTuple):
 
 @contextmanager
 def initial_projection() -> Iterator[None]:
-    """No warning where an optimizer moves initial weights onto their manifold, since the set-up wants that."""
+    """No warning where an optimizer moves initial weights onto their manifold, since that is part of the set-up."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="weights that did not satisfy their constraint")
         yield

@@ -63,8 +63,8 @@ def arms_at_best_rates(run: Run, transfer: Transfer, settings: SimpleNamespace) 
     """The usual arms at the best step of full fine-tuning, and the multirate one at its own best if that differs."""
     transfer = tuned(run, transfer, settings)
     arms = usual_arms(transfer.task)
-    own = best_rate(run, transfer, OURS, arms[OURS], settings)
-    return transfer, arms if own == transfer.task.lr else {**arms, OURS_TUNED: replace(arms[OURS], lr=own)}
+    best = best_rate(run, transfer, OURS, arms[OURS], settings)
+    return transfer, arms if best == transfer.task.lr else {**arms, OURS_TUNED: replace(arms[OURS], lr=best)}
 
 
 def tuned(run: Run, transfer: Transfer, settings: SimpleNamespace, name: str = FULL) -> Transfer:
