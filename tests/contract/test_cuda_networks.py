@@ -16,7 +16,7 @@ from holonom.experiments.setups.cifar.networks import Networks, untrained
 from holonom.experiments.setups.cifar.recipes import RESNETS, VGGS, Recipe
 from holonom.experiments.setups.cifar.trainer import Trainer
 
-from ..photographs import SMALL, image_set
+from ..random_images import SMALL, image_set
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")

@@ -31,7 +31,7 @@ from holonom.experiments.studies.fig6_3 import tops
 from holonom.experiments.studies.fig6_18 import FULL, STATISTICS, groups
 from holonom.experiments.studies.table6_1 import Row
 
-from ..photographs import image_set
+from ..random_images import image_set
 from .small import small_run
 
 

@@ -67,9 +67,9 @@ def test_people_take_the_stand_ins_place(tmp_path: Path) -> None:
     fingerprint = load_pictures(tmp_path / "images.npz").fingerprint
     said = {"Ann": [0] * 22, "Bob": [0] * 11 + [1] * 11}
     for name, labels in said.items():
-        own = Journal(tmp_path / "labels", name, 22, fingerprint)
-        for image in own.order:
-            own.label(image, labels[image])
+        journal = Journal(tmp_path / "labels", name, 22, fingerprint)
+        for image in journal.order:
+            journal.label(image, labels[image])
     settings = {"images": str(tmp_path / "images.npz"), "labels": str(tmp_path / "labels")}
     result = smoke("table6.5", tmp_path / "out", **settings)
     assert not any("NO PEOPLE" in note for note in result["notes"])
@@ -106,7 +106,7 @@ def test_statistics_are_those_of_each_set() -> None:
 def test_networks_that_err_alike_do_not_err_on_different_images(
     alike: bool, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nine networks err on one image each of 90, which people take for zeros: all on the same or each on its own."""
+    """Nine networks err on one image each of 90, which people take for zeros: all on the same or each on another."""
     labels = torch.zeros(3, 6, 9, 90, dtype=torch.int64)
     for model in range(9):
         labels[:, :, model, 0 if alike else model] = 1
@@ -176,14 +176,14 @@ def test_the_nine_networks_are_those_of_the_thesis() -> None:
 
 def test_predictions_are_those_closest_to_the_target() -> None:
     closest = train_to_accuracy.Closest((0.5, 0.9), 2, 3)
-    looks = [(0.3, 0.495), (0.48, 0.6), (0.5004, 0.52), (0.4999, 0.895), (0.92, 0.89), (0.8, 0.9)]
-    for step, accuracies in enumerate(looks, 1):
+    evaluations = [(0.3, 0.495), (0.48, 0.6), (0.5004, 0.52), (0.4999, 0.895), (0.92, 0.89), (0.8, 0.9)]
+    for step, accuracies in enumerate(evaluations, 1):
         answer = torch.full((2, 3, 10), float(step))
         closest.update(step, torch.tensor(accuracies, dtype=torch.float64), lambda answer=answer: answer)
         if step == 5:
             assert closest.settled.tolist() == [[True, True], [True, False]]
     found = closest.predictions()
-    # Run 0: 0.5 is met at look 3; its best try at 0.9 is look 5, which is 2 % beyond. Run 1 leaves 0.5 behind.
+    # Run 0: 0.5 is reached at evaluation 3; closest to 0.9 is 5, 2 % above it. Run 1 passes 0.5.
     assert found["step"].tolist() == [[3, 1], [5, 6]]
     assert found["accuracy"].tolist() == [[0.5004, 0.495], [0.92, 0.9]]
     assert torch.equal(found["probabilities"][..., 0, 0], found["step"].float())

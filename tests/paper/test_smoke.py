@@ -20,7 +20,7 @@ from holonom.experiments.setups.cifar import training
 from holonom.experiments.setups.people import classifiers
 from holonom.experiments.setups.transfer import text
 
-from ..photographs import image_set
+from ..random_images import image_set
 from .small import bars_as_digits, check_smoke, need_data
 
 EXACT = {"fig1.9", "fig1.11", "fig1.12", "fig1.13", "fig1.14"}  # nothing random: every claim holds at every scale

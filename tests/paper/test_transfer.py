@@ -140,7 +140,7 @@ def test_a_pre_trained_network_is_cached(tmp_path: Path) -> None:
 
 
 def test_steps_are_chosen_on_held_out_data(tmp_path: Path) -> None:
-    """For full fine-tuning, used by all; where the multirate arm's own best is another, it is trained too."""
+    """For full fine-tuning, used by all; where the multirate arm has another best step, it is trained too."""
     best = {1: 0.1, 5: 0.03}
 
     def train(task: Task, arm: Arm, name: str, held_out: bool) -> Array:
@@ -206,7 +206,7 @@ def test_accuracies_of_an_ensemble_are_those_of_its_members(monkeypatch: pytest.
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
-def test_only_common_words_are_known() -> None:
+def test_rare_words_are_unknown() -> None:
     corpus = Corpus(
         torch.tensor([0, 1, 1, 2, 3, 3, 4]), torch.tensor([1, 2]), torch.tensor([4]), [*"abc", "<unk>", "<eos>"]
     )
@@ -218,7 +218,7 @@ def test_only_common_words_are_known() -> None:
 
 
 def test_evaluating_images_changes_nothing_that_training_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batch statistics are estimated anew, from the images trained on."""
+    """Batch statistics are estimated again from training images."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (60, 28, 28), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (60,), generator=generator)

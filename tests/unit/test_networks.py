@@ -23,7 +23,7 @@ from holonom.experiments.setups.cifar.networks import LINES, METRICS, NETWORK, N
 from holonom.experiments.setups.cifar.recipes import Start
 from holonom.experiments.setups.cifar.trainer import Trainer
 
-from ..photographs import CPU, SMALL, image_set
+from ..random_images import CPU, SMALL, image_set
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from holonom.experiments.setups.cifar.images import DEVIATION, MEAN, PADDING, Ci
 from holonom.experiments.setups.cifar.networks import Networks
 from holonom.experiments.setups.cifar.recipes import RESNETS, VGGS, Recipe, Start
 
-from ..photographs import CPU, SMALL, image_set
+from ..random_images import CPU, SMALL, image_set
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_seed_reaches_the_network_one_starts_from() -> None:
 
 
 @pytest.mark.parametrize("architecture", [*RESNETS, *VGGS])
-def test_architectures_read_photographs(architecture: str) -> None:
+def test_architectures_take_cifar_images(architecture: str) -> None:
     model = replace(SMALL, architecture=architecture).model().eval()
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
@@ -105,7 +105,7 @@ def test_impossible_recipes(wrong: dict[str, Any]) -> None:
         replace(SMALL, **wrong)
 
 
-# ── photographs ──────────────────────────────────────────────────────────────────────────────────
+# ── images ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_augmented_image_is_a_crop_of_the_padded_one_or_its_mirror_image(data: CifarImages) -> None:
@@ -131,8 +131,8 @@ def test_without_augmentation_images_are_only_shuffled(data: CifarImages) -> Non
     raw = image_set()
     images, labels = data.epoch(replace(SMALL, augmented=False, images=20), 0)
     assert images.shape[:2] == (2, 8), "20 images fill two batches of 8"
-    known = {image.numpy().tobytes(): int(label) for image, label in zip(raw.train_images[:20], raw.train_labels)}
-    assert [known[x.numpy().tobytes()] for x in images.flatten(0, 1)] == labels.flatten().tolist()
+    labelled = {image.numpy().tobytes(): int(label) for image, label in zip(raw.train_images[:20], raw.train_labels)}
+    assert [labelled[x.numpy().tobytes()] for x in images.flatten(0, 1)] == labels.flatten().tolist()
 
 
 def test_epochs_depend_on_seed_and_number_alone(data: CifarImages) -> None:

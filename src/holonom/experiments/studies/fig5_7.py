@@ -51,7 +51,7 @@ def fig5_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     fits: dict[str, Fit] = {}
     claims: list[Claim] = []
     for momentum in settings.momenta:
-        claims += judge(run, settings, digits, momentum, fits)
+        claims += compare(run, settings, digits, momentum, fits)
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
     per_epoch = settings.train // BATCH
@@ -69,7 +69,9 @@ def fig5_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     return claims
 
 
-def judge(run: Run, settings: SimpleNamespace, digits: ImageSet, momentum: float, fits: dict[str, Fit]) -> list[Claim]:
+def compare(
+    run: Run, settings: SimpleNamespace, digits: ImageSet, momentum: float, fits: dict[str, Fit]
+) -> list[Claim]:
     """Train all arms with one momentum, and choose k on held-out images."""
     off = dict(zip(("1.weight", "4.weight"), settings.off, strict=True))
 
