@@ -53,7 +53,7 @@ def test_tables_share_what_they_train(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(study, "train_committee", fail)
     results["fig6.21"] = smoke("fig6.21", tmp_path)
     monkeypatch.setattr(study, "predictions_at", fail)
-    results |= {id: smoke(id, tmp_path) for id in ("table6.6", "table6.9")}
+    results["table6.9"] = smoke("table6.9", tmp_path)
     for id, result in results.items():
         assert any("NO PEOPLE HAVE LABELLED" in note for note in result["notes"])
         assert "stand-in" in result["figures"][0]["caption"]

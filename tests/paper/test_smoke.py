@@ -55,10 +55,10 @@ def test_smoke(id: str, run_set: Path) -> None:
         assert {claim["verdict"] for claim in result["claims"]} == {HOLDS}
 
 
-def test_a_resumed_study_reads_its_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = check_smoke("table5.1", tmp_path)
+def test_a_resumed_study_reads_its_checkpoints(run_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = check_smoke("table5.1", run_set)
     monkeypatch.setattr(text, "pretrain", lambda *_: pytest.fail("the body is in the cache"))
-    again = reproduce("table5.1", scale="smoke", device="cpu", out=tmp_path, resume=True, quiet=True)
+    again = reproduce("table5.1", scale="smoke", device="cpu", out=run_set, resume=True, quiet=True)
     assert again["resumed"]
     assert again["tables"] == first["tables"]
 
