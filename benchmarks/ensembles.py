@@ -11,7 +11,7 @@ from holonom import Ensemble
 from holonom._training.stepper import Stepper
 from holonom.batches import Shuffled
 from holonom.data import spirals
-from holonom.experiments.setups.spiral_circle import BATCH, METHODS, RADII, STEP, TEMPERATURE, loss, model
+from holonom.experiments.setups.planar.spiral_circle import BATCH, METHODS, RADII, STEP, TEMPERATURE, loss, model
 
 from .timing import Contender, Runnable
 

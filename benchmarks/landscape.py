@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from holonom import Ensemble
-from holonom.experiments.setups.spiral_circle import model as spiral_model
+from holonom.experiments.setups.planar.spiral_circle import model as spiral_model
 from holonom.landscape import error_rate, interpolate, over
 from holonom.metrics import boundary_curvatures
 from holonom.models import mlp, resnet18

@@ -10,31 +10,31 @@ import pytest
 import torch
 
 from holonom import Langevin
-from holonom.experiments.setups.learner import Learner
-from holonom.experiments.setups.networks import Networks, untrained
-from holonom.experiments.setups.photographs import Photographs
-from holonom.experiments.setups.recipes import RESNETS, VGGS, Recipe
-from holonom.experiments.setups.walks import Walks
+from holonom.experiments.setups.cifar.images import CifarImages
+from holonom.experiments.setups.cifar.network_lines import NetworkLines
+from holonom.experiments.setups.cifar.networks import Networks, untrained
+from holonom.experiments.setups.cifar.recipes import RESNETS, VGGS, Recipe
+from holonom.experiments.setups.cifar.trainer import Trainer
 
-from ..photographs import SMALL, image_set
+from ..random_images import SMALL, image_set
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda")
 RECIPE = replace(SMALL, width=8, images=64, batch=8)
 
 
-class Unrecorded(Learner):
+class Uncaptured(Trainer):
     """The same steps, one by one."""
 
-    def _replay(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        for x, y in zip(images, labels, strict=True):
-            self._step(x, y)
+    def _load(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        super()._load(images, labels)
+        self._graphed._cuda = False
 
 
-def trained(kind: type[Learner], recipe: Recipe, compiled: bool = False) -> tuple[Learner, list[float]]:
-    data = Photographs(image_set(64), CUDA)
-    learner = kind(recipe, untrained(recipe), data.as_input, CUDA, compiled)
-    return learner, [learner.learn(epoch, *data.epoch(recipe, epoch))[0] for epoch in range(recipe.epochs)]
+def trained(kind: type[Trainer], recipe: Recipe, compiled: bool = False) -> tuple[Trainer, list[float]]:
+    data = CifarImages(image_set(64), CUDA)
+    trainer = kind(recipe, untrained(recipe), data.as_input, CUDA, compiled)
+    return trainer, [trainer.train_epoch(epoch, *data.epoch(recipe, epoch))[0] for epoch in range(recipe.epochs)]
 
 
 def flat(model: torch.nn.Module) -> torch.Tensor:
@@ -51,8 +51,8 @@ def test_recorded_steps_are_the_steps(architecture: str, compiled: bool) -> None
     float32's), and with large steps networks go different ways.
     """
     recipe = replace(RECIPE, architecture=architecture, step=1e-4 if compiled else 0.01)
-    recorded, losses = trained(Learner, recipe, compiled)
-    plain, others = trained(Unrecorded, recipe)
+    recorded, losses = trained(Trainer, recipe, compiled)
+    plain, others = trained(Uncaptured, recipe)
     assert np.isfinite(losses).all()
     np.testing.assert_allclose(losses, others, rtol=0.05)
     assert all(p.dtype == torch.float32 for p in recorded.model.parameters())
@@ -66,8 +66,8 @@ def test_recorded_steps_are_the_steps(architecture: str, compiled: bool) -> None
 @pytest.mark.parametrize("method", ["o-CoLA-ud", "o-CoLA-od"])
 def test_recorded_steps_keep_kernels_orthogonal(method: str) -> None:
     recipe = replace(RECIPE, architecture="resnet34", method=method, step=0.01)
-    recorded, losses = trained(Learner, recipe)
-    _, others = trained(Unrecorded, recipe)
+    recorded, losses = trained(Trainer, recipe)
+    _, others = trained(Uncaptured, recipe)
     np.testing.assert_allclose(losses, others, rtol=0.05)
     assert isinstance(recorded.optimizer, Langevin)
     assert max(recorded.optimizer.residuals()) < 1e-6
@@ -76,7 +76,7 @@ def test_recorded_steps_keep_kernels_orthogonal(method: str) -> None:
 
 
 def test_an_interrupted_training_goes_on(tmp_path: Path) -> None:
-    data = Photographs(image_set(64), CUDA)
+    data = CifarImages(image_set(64), CUDA)
 
     def stop(epoch: int) -> None:
         if epoch == 2:
@@ -92,9 +92,9 @@ def test_an_interrupted_training_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_line_ends_at_the_networks_test_loss(tmp_path: Path) -> None:
-    data = Photographs(image_set(64), CUDA)
+    data = CifarImages(image_set(64), CUDA)
     networks = Networks(tmp_path, data)
     network = networks.get(RECIPE)
-    walked = Walks(networks, data, 10, 5).along(RECIPE, network, {"first": "stages.0", "last": "head"})
-    for values in walked.values():
+    losses = NetworkLines(networks, data, 10, 5).losses(RECIPE, network, {"first": "stages.0", "last": "head"})
+    for values in losses.values():
         assert values[-1] == pytest.approx(network.curves["test_loss"][-1], rel=0.02)

@@ -1,6 +1,6 @@
 """Runs that are killed, interrupted or split over processes give the numbers of one undisturbed run.
 
-The file is also a program: the command line with one more, tiny experiment, which can be told to send itself a signal.
+The file is also a program: the command line with one more, tiny experiment, which can send itself a signal.
 """
 
 import csv
@@ -24,16 +24,16 @@ from holonom.ensemble import Ensemble
 from holonom.experiments import base
 from holonom.experiments.claims import Claim, greater
 from holonom.experiments.run import Run, accuracy_and_loss
-from holonom.experiments.setups.spiral_circle import loss
+from holonom.experiments.setups.planar.spiral_circle import loss
 
 SETTINGS = {"replicas": 3, "epochs": 4}
 TEMPERATURES = {"cold": 0.0, "hot": 1e-2}
 EVALUATIONS = 8
-LOOKS = {"number": 0}
+EVALUATED = {"number": 0}
 
 
 def tiny(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    """Two temperatures as one grid of circle-constrained perceptrons, every replica with data of its own; then SGD."""
+    """Two temperatures as one grid of circle-constrained perceptrons, every replica with other data; then SGD."""
     points = torch.stack([torch.randn(20, 2, generator=g) for g in run.generators()])
     x = points.repeat(len(TEMPERATURES), 1, 1)
     grid = train(run, settings, "grid", x, lambda e: presets.c_cola_od(e, 0.1, 2.0, e.spread([*TEMPERATURES.values()])))
@@ -53,8 +53,8 @@ def train(run, settings, name, x, make_optimizer):
     measure = accuracy_and_loss(loss, x, y, "train", shared=False)
 
     def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
-        LOOKS["number"] += 1
-        if os.environ.get("STOP_AT") == str(LOOKS["number"]):
+        EVALUATED["number"] += 1
+        if os.environ.get("STOP_AT") == str(EVALUATED["number"]):
             os.kill(os.getpid(), int(os.environ["STOP_BY"]))
         return measure(ensemble)
 
@@ -74,7 +74,7 @@ if __name__ == "__main__":
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     monkeypatch.setitem(base._registered, TINY.id, TINY)
-    monkeypatch.setitem(LOOKS, "number", 0)
+    monkeypatch.setitem(EVALUATED, "number", 0)
 
 
 def here(out: Path, *options: str) -> int:
@@ -82,7 +82,7 @@ def here(out: Path, *options: str) -> int:
 
 
 def elsewhere(out: Path, *launcher: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The same in a process of its own."""
+    """The same in another process."""
     command = [sys.executable, *launcher, "-m", __name__, "reproduce", TINY.id, "--device", "cpu", "--quiet"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
     root = Path(__file__).parents[2]
@@ -129,19 +129,19 @@ def assert_bit_equal(out: Path, undisturbed: Path) -> None:
         assert (out / TINY.id / name).read_text() == (undisturbed / TINY.id / name).read_text()
 
 
-# 1 + 8 looks at the grid, then 1 + 8 at SGD: the first arm stops between checkpoints, or the second one does.
+# 1 + 8 evaluations of the grid, then 1 + 8 of SGD: the first arm stops between checkpoints, or the second does.
 @pytest.mark.parametrize("stop", [6, 13])
 def test_a_killed_run_resumes_bit_equal(tmp_path, undisturbed, stop):
     done = elsewhere(tmp_path, STOP_AT=str(stop), STOP_BY=str(int(signal.SIGKILL)))
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / TINY.id / "result.json").exists()
     assert here(tmp_path, "--resume") == 0
-    assert LOOKS["number"] == 2 * (1 + EVALUATIONS) - (stop - 1)  # only the look that was cut short is repeated
+    assert EVALUATED["number"] == 2 * (1 + EVALUATIONS) - (stop - 1)  # only the interrupted evaluation is repeated
     assert result(tmp_path)["resumed"]
     assert_bit_equal(tmp_path, undisturbed)
 
 
-def test_an_interrupted_run_says_how_to_go_on(tmp_path, undisturbed):
+def test_an_interrupted_run_says_how_to_continue(tmp_path, undisturbed):
     done = elsewhere(tmp_path, STOP_AT="4", STOP_BY=str(int(signal.SIGINT)))
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
@@ -190,9 +190,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path, capsys, name):
 
 def test_without_resume_a_run_starts_afresh(tmp_path):
     for _ in range(2):
-        LOOKS["number"] = 0
+        EVALUATED["number"] = 0
         assert here(tmp_path) == 0
-        assert LOOKS["number"] == 2 * (1 + EVALUATIONS)
+        assert EVALUATED["number"] == 2 * (1 + EVALUATIONS)
         assert not result(tmp_path)["resumed"]
 
 
@@ -216,7 +216,7 @@ class Writer:
         self.closed = True
 
 
-def test_curves_are_logged_when_asked(tmp_path, monkeypatch):
+def test_curves_are_logged_on_request(tmp_path, monkeypatch):
     writer = Writer()
     monkeypatch.setattr("holonom.cli.output.require", lambda *_, **__: None)
     monkeypatch.setattr("holonom.experiments.reproduce._writer", lambda folder: writer)

@@ -1,4 +1,4 @@
-"""Running an experiment at its smallest size, and what every result must have."""
+"""Run an experiment at its smallest size, check what every result must have, and make up small data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from holonom.data import list_sets
+from holonom.data import ImageSet, list_sets
 from holonom.experiments.base import find
 from holonom.experiments.claims import FAILS, HOLDS, OPEN
 from holonom.experiments.reproduce import reproduce
@@ -40,10 +41,26 @@ def check_smoke(id: str, folder: Path) -> dict[str, Any]:
     assert written["id"] == id
     assert written["claims"]
     for claim in written["claims"]:
-        assert math.isfinite(claim["measured"]), claim
+        empty = claim["detail"] in ("no set has images of both kinds", "no runs")
+        assert claim["measured"] is None if empty else math.isfinite(claim["measured"]), claim
         assert claim["verdict"] in (HOLDS, FAILS, OPEN)
     assert written["tables"]
     assert written["figures"]
     for figure in written["figures"]:
         assert (folder / id / figure["file"]).read_bytes().startswith(b"\x89PNG")
     return written
+
+
+def bars(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Images that a network learns in a few steps: digit k is a bright bar at height 2k + 4 in noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 10
+    images = torch.randint(0, 40, (count, 28, 28), generator=generator, dtype=torch.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[2 * int(label) + 4 : 2 * int(label) + 7, 5:23] += 200
+    return images, labels
+
+
+def bars_as_digits() -> ImageSet:
+    """In place of MNIST."""
+    return ImageSet(*bars(300, 0), *bars(100, 1))

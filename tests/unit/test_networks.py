@@ -15,19 +15,20 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from holonom import Langevin, landscape
+from holonom._training import graphs
 from holonom.errors import CheckpointError
-from holonom.experiments.setups.learner import Learner
-from holonom.experiments.setups.networks import METRICS, Network, Networks, untrained
-from holonom.experiments.setups.photographs import Photographs
-from holonom.experiments.setups.recipes import Start
-from holonom.experiments.setups.walks import WHOLE, Walks
+from holonom.experiments.setups.cifar.images import CifarImages
+from holonom.experiments.setups.cifar.network_lines import WHOLE, NetworkLines
+from holonom.experiments.setups.cifar.networks import LINES, METRICS, NETWORK, Network, Networks, untrained
+from holonom.experiments.setups.cifar.recipes import Start
+from holonom.experiments.setups.cifar.trainer import Trainer
 
-from ..photographs import CPU, SMALL, image_set
+from ..random_images import CPU, SMALL, image_set
 
 
 @pytest.fixture(scope="module")
-def data() -> Photographs:
-    return Photographs(image_set(), CPU)
+def data() -> CifarImages:
+    return CifarImages(image_set(), CPU)
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -37,15 +38,15 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 # ── training ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_step_is_sgd_with_momentum_and_weight_decay(data: Photographs) -> None:
+def test_the_step_is_sgd_with_momentum_and_weight_decay(data: CifarImages) -> None:
     """Against a transcription in float64 of v ← μ v + (g + λ θ), θ ← θ − h v over two batches."""
-    recipe = replace(SMALL, apart=("head",), apart_step=0.05, apart_weight_decay=0.1)
+    recipe = replace(SMALL, special_blocks=("head",), special_step=0.05, special_weight_decay=0.1)
     model = untrained(recipe)
     start = {name: p.detach().double().numpy().copy() for name, p in model.named_parameters()}
     other = untrained(recipe)
     images, labels = data.epoch(recipe, 0)
-    learner = Learner(recipe, model, data.as_input, CPU)
-    learner.learn(0, images[:2], labels[:2])
+    trainer = Trainer(recipe, model, data.as_input, CPU)
+    trainer.train_epoch(0, images[:2], labels[:2])
     momentum = {name: np.zeros_like(x) for name, x in start.items()}
     other.train()
     for x, y in zip(images[:2], labels[:2], strict=True):
@@ -59,35 +60,35 @@ def test_the_step_is_sgd_with_momentum_and_weight_decay(data: Photographs) -> No
         np.testing.assert_allclose(p.detach().numpy(), start[name], atol=2e-5, err_msg=name)
 
 
-def test_the_step_falls_unless_it_is_fixed(data: Photographs) -> None:
-    for falling, expected in ((True, [0.1, 0.01, 0.001]), (False, [0.1] * 3)):
-        recipe = replace(SMALL, falling=falling)
-        learner = Learner(recipe, untrained(recipe), data.as_input, CPU)
+def test_the_step_decays_unless_it_is_constant(data: CifarImages) -> None:
+    for step_decay, expected in ((True, [0.1, 0.01, 0.001]), (False, [0.1] * 3)):
+        recipe = replace(SMALL, step_decay=step_decay)
+        trainer = Trainer(recipe, untrained(recipe), data.as_input, CPU)
         seen = []
         for epoch in range(3):
-            learner.learn(epoch, *(part[:1] for part in data.epoch(recipe, epoch)))
-            seen.append(learner.optimizer.param_groups[0]["lr"])
+            trainer.train_epoch(epoch, *(part[:1] for part in data.epoch(recipe, epoch)))
+            seen.append(trainer.optimizer.param_groups[0]["lr"])
         np.testing.assert_allclose(seen, expected)
 
 
-def test_the_square_of_a_time_step_falls_as_the_step_does(data: Photographs) -> None:
+def test_the_square_of_a_time_step_decays_as_the_step_does(data: CifarImages) -> None:
     recipe = replace(SMALL, method="o-CoLA-ud")
-    learner = Learner(recipe, untrained(recipe), data.as_input, CPU)
+    trainer = Trainer(recipe, untrained(recipe), data.as_input, CPU)
     seen = []
     for epoch in range(3):
-        learner.learn(epoch, *(part[:1] for part in data.epoch(recipe, epoch)))
-        seen.append([group["lr"] ** 2 for group in learner.optimizer.param_groups])
+        trainer.train_epoch(epoch, *(part[:1] for part in data.epoch(recipe, epoch)))
+        seen.append([group["lr"] ** 2 for group in trainer.optimizer.param_groups])
     np.testing.assert_allclose(seen, [[lr, lr] for lr in (0.1, 0.01, 0.001)])
 
 
 @pytest.mark.parametrize(("method", "word"), [("o-CoLA-ud", "ABO"), ("o-CoLA-od", "L")])
-def test_hidden_kernels_are_and_stay_orthogonal(data: Photographs, method: str, word: str) -> None:
+def test_hidden_kernels_are_and_stay_orthogonal(data: CifarImages, method: str, word: str) -> None:
     recipe = replace(SMALL, method=method, weight_decay=0.25)
     model = untrained(recipe)
-    learner = Learner(recipe, model, data.as_input, CPU)
-    learner.learn(0, *data.epoch(recipe, 0))
-    assert isinstance(learner.optimizer, Langevin)
-    assert {(g["scheme"], g["weight_decay"]) for g in learner.optimizer.param_groups} == {(word, 0.25)}
+    trainer = Trainer(recipe, model, data.as_input, CPU)
+    trainer.train_epoch(0, *data.epoch(recipe, 0))
+    assert isinstance(trainer.optimizer, Langevin)
+    assert {(g["scheme"], g["weight_decay"]) for g in trainer.optimizer.param_groups} == {(word, 0.25)}
     kernels = [x.detach().flatten(1).double() for x in model.parameters() if x.ndim == 4]
     grams = [q @ q.T if len(q) <= q.shape[1] else q.T @ q for q in kernels]
     errors = [float((gram - torch.eye(len(gram))).abs().max()) for gram in grams]
@@ -95,75 +96,79 @@ def test_hidden_kernels_are_and_stay_orthogonal(data: Photographs, method: str, 
     assert max(errors[1:]) < 1e-6
 
 
-def test_orthogonal_kernels_have_one_step(data: Photographs) -> None:
-    recipe = replace(SMALL, method="o-CoLA-ud", apart=("head",))
+def test_orthogonal_kernels_have_one_step(data: CifarImages) -> None:
+    recipe = replace(SMALL, method="o-CoLA-ud", special_blocks=("head",))
     with pytest.raises(ValueError, match="one step and weight decay for all blocks, not 2"):
-        Learner(recipe, untrained(recipe), data.as_input, CPU)
+        Trainer(recipe, untrained(recipe), data.as_input, CPU)
 
 
-class Replayed(Learner):
-    """A GPU's way through an epoch, with a recording that is a step."""
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[float, float]]]:
+    """A stand-in for a GPU: a capture is the step itself. Lists (owed, lr) of all groups at every capture."""
+    made: list[list[tuple[float, float]]] = []
 
-    recordings = 0
+    def record(step: Callable[[], None]) -> SimpleNamespace:
+        groups = step.__self__.optimizer.param_groups  # type: ignore[attr-defined]
+        made.append([(group.get("owed"), group["lr"]) for group in groups])
+        return SimpleNamespace(replay=step)
 
-    def learn(self, epoch: int, images: Tensor, labels: Tensor) -> tuple[float, float]:
-        self._schedule(epoch)
-        self._sums.zero_()
-        self.model.train()
-        self._replay(images, labels)
-        loss, hits = (self._sums / len(images)).tolist()
-        return loss, hits
-
-    def _record(self) -> None:
-        self.recordings += 1
-        self._graph, self._recorded = SimpleNamespace(replay=self._next), self._steps()
+    monkeypatch.setattr(graphs, "record", record)
+    return made
 
 
-@pytest.mark.parametrize(("images", "recordings"), [(24, 0), (64, 3)])
-def test_replaying_goes_through_every_batch_once(images: int, recordings: int) -> None:
-    """Three epochs of 3 or 8 steps: three steps are too few for a recording, and a smaller h needs another one."""
-    data = Photographs(image_set(images), CPU)
-    recipe = replace(SMALL, images=images)
-    learners = [kind(recipe, untrained(recipe), data.as_input, CPU) for kind in (Learner, Replayed)]
+class Captured(Trainer):
+    """Goes through an epoch as on a GPU."""
+
+    def _load(self, images: Tensor, labels: Tensor) -> None:
+        super()._load(images, labels)
+        self._graphed._cuda = True
+
+    def _count(self, steps: int) -> None:
+        """The stand-in's replays count themselves."""
+
+
+@pytest.mark.parametrize(("images", "count"), [(24, 0), (64, 3)])
+def test_replaying_goes_through_every_batch_once(images: int, count: int, captures: list[Any]) -> None:
+    """Three epochs with three rates: of 1 step, which is never captured, or of 8."""
+    data = CifarImages(image_set(images), CPU)
+    recipe = replace(SMALL, images=images, batch=8 if count else 24)
+    trainers = [kind(recipe, untrained(recipe), data.as_input, CPU) for kind in (Trainer, Captured)]
     for epoch in range(3):
-        plain, replayed = (learner.learn(epoch, *data.epoch(recipe, epoch)) for learner in learners)
+        plain, replayed = (trainer.train_epoch(epoch, *data.epoch(recipe, epoch)) for trainer in trainers)
         assert plain == replayed
-    assert same(*(learner.model.state_dict() for learner in learners))
-    assert isinstance(learners[1], Replayed)
-    assert learners[1].recordings == recordings
+    assert same(*(trainer.model.state_dict() for trainer in trainers))
+    assert len(captures) == count
 
 
-def test_a_recording_owes_at_its_own_rate() -> None:
-    """What a word owes from the last step is a constant of a recording, so it must not be the last epoch's."""
-    data = Photographs(image_set(64), CPU)
+def test_a_capture_owes_at_its_own_rate(captures: list[list[tuple[float, float]]]) -> None:
+    """What a scheme owes from the last step is a constant of a capture, so it must not be the last epoch's."""
+    data = CifarImages(image_set(64), CPU)
     recipe = replace(SMALL, images=64, method="o-CoLA-ud")
-    learner = Replayed(recipe, untrained(recipe), data.as_input, CPU)
-    seen = []
-    kept = learner._record
-    learner._record = lambda: (seen.extend((g["owed"], g["lr"]) for g in learner.optimizer.param_groups), kept())
+    trainer = Captured(recipe, untrained(recipe), data.as_input, CPU)
     for epoch in range(3):
-        learner.learn(epoch, *data.epoch(recipe, epoch))
-    assert len({h for _, h in seen}) == 3
-    assert all(owed == h for owed, h in seen)
+        trainer.train_epoch(epoch, *data.epoch(recipe, epoch))
+    numbers = [pair for groups in captures for pair in groups]
+    assert len({h for _, h in numbers}) == 3
+    assert all(owed == h for owed, h in numbers)
 
 
-def test_a_projection_without_a_root_ends_a_training(data: Photographs) -> None:
+def test_a_projection_without_a_root_ends_a_training(data: CifarImages) -> None:
     recipe = replace(SMALL, method="o-CoLA-od", step=1e3)
-    loss, _ = Learner(recipe, untrained(recipe), data.as_input, CPU).learn(0, *data.epoch(recipe, 0))
+    loss, _ = Trainer(recipe, untrained(recipe), data.as_input, CPU).train_epoch(0, *data.epoch(recipe, 0))
     assert np.isnan(loss)
     assert Network({}, {}, {"train_loss": [loss]}).diverged
 
 
-def test_metrics_are_those_of_the_model(data: Photographs) -> None:
-    learner = Learner(SMALL, untrained(SMALL), data.as_input, CPU)
-    loss, accuracy = learner.test(data.test_images, data.test_labels)
+def test_metrics_are_those_of_the_model(data: CifarImages) -> None:
+    trainer = Trainer(SMALL, untrained(SMALL), data.as_input, CPU)
+    loss, accuracy = trainer.evaluate(data.test_images, data.test_labels)
     with torch.no_grad():
-        outputs = learner.model(data.as_input(data.test_images))
+        outputs = trainer.model(data.as_input(data.test_images))
     assert loss == pytest.approx(float(cross_entropy(outputs, data.test_labels)), rel=1e-5)
     assert accuracy == pytest.approx(float((outputs.argmax(1) == data.test_labels).float().mean()))
 
 
-def test_a_recipe_determines_a_network(data: Photographs, tmp_path: Path) -> None:
+def test_a_recipe_determines_a_network(data: CifarImages, tmp_path: Path) -> None:
     before = torch.get_rng_state()
     first = Networks(tmp_path / "a", data).get(SMALL)
     torch.rand(1)
@@ -177,22 +182,22 @@ def test_a_recipe_determines_a_network(data: Photographs, tmp_path: Path) -> Non
     torch.set_rng_state(before)
 
 
-def test_training_leaves_the_global_generator_alone(data: Photographs, tmp_path: Path) -> None:
+def test_training_leaves_the_global_generator_alone(data: CifarImages, tmp_path: Path) -> None:
     before = torch.get_rng_state()
     Networks(tmp_path, data).get(replace(SMALL, epochs=1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def interrupted(epochs: int) -> Callable[[int], None]:
-    def watch(epoch: int) -> None:
+    def progress(epoch: int) -> None:
         if epoch == epochs:
             raise KeyboardInterrupt
 
-    return watch
+    return progress
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_an_interrupted_training_goes_on_bit_for_bit(data: Photographs, tmp_path: Path, epochs: int) -> None:
+def test_an_interrupted_training_goes_on_bit_for_bit(data: CifarImages, tmp_path: Path, epochs: int) -> None:
     straight = Networks(tmp_path / "a", data).get(SMALL)
     with pytest.raises(KeyboardInterrupt):
         Networks(tmp_path / "b", data, save_every=0).get(SMALL, interrupted(epochs))
@@ -202,33 +207,34 @@ def test_an_interrupted_training_goes_on_bit_for_bit(data: Photographs, tmp_path
     assert same(resumed.initial, straight.initial)
     assert same(resumed.trained, straight.trained)
     assert resumed.curves == straight.curves
-    assert [path.suffix for path in (tmp_path / "b").iterdir()] == [".pt"]
+    (folder,) = (tmp_path / "b").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"identity.json", "network.pt"}
 
 
-def test_a_trained_network_is_read_by_the_next(data: Photographs, tmp_path: Path) -> None:
+def test_a_trained_network_is_read_by_the_next(data: CifarImages, tmp_path: Path) -> None:
     first, second = Networks(tmp_path, data), Networks(tmp_path, data)
     one, two = first.get(SMALL), second.get(SMALL)
     assert (first.trained, first.read, second.trained, second.read) == (1, 0, 0, 1)
     assert same(one.initial, two.initial)
     assert same(one.trained, two.trained)
     assert one.curves == two.curves
-    elsewhere = Networks(tmp_path, Photographs(image_set(seed=1), CPU))
+    elsewhere = Networks(tmp_path, CifarImages(image_set(seed=1), CPU))
     elsewhere.get(SMALL)
     assert elsewhere.trained == 1, "other data, another network"
 
 
-def test_a_damaged_file_is_named(data: Photographs, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(data: CifarImages, tmp_path: Path) -> None:
     networks = Networks(tmp_path, data)
     networks.get(SMALL)
-    (path,) = tmp_path.glob("*.pt")
+    (path,) = tmp_path.glob("*/*.pt")
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=path.name):
+    with pytest.raises(CheckpointError, match=f"{path.name} cannot be read .*; delete it to train this network again"):
         networks.get(SMALL)
 
 
-def test_training_starts_from_another_network(data: Photographs, tmp_path: Path) -> None:
+def test_training_starts_from_another_network(data: CifarImages, tmp_path: Path) -> None:
     networks = Networks(tmp_path, data)
-    recipe = replace(SMALL, epochs=1, start=Start(SMALL, forgotten=("stages.0",)))
+    recipe = replace(SMALL, epochs=1, start=Start(SMALL, reset=("stages.0",)))
     network, before = networks.get(recipe), networks.get(SMALL)
     assert (networks.trained, networks.read) == (2, 1)
     for name, x in network.initial.items():
@@ -236,36 +242,36 @@ def test_training_starts_from_another_network(data: Photographs, tmp_path: Path)
     assert not same(network.trained, network.initial)
 
 
-def test_training_stops_when_it_is_enough(data: Photographs, tmp_path: Path) -> None:
-    network = Networks(tmp_path, data).get(replace(SMALL, enough=0.0))
+def test_training_stops_at_a_training_accuracy(data: CifarImages, tmp_path: Path) -> None:
+    network = Networks(tmp_path, data).get(replace(SMALL, stop_accuracy=0.0))
     assert len(network.curves["train_loss"]) == 1
 
 
-def test_a_diverged_training_stops_and_has_no_line(data: Photographs, tmp_path: Path) -> None:
+def test_a_diverged_training_stops_and_has_no_line(data: CifarImages, tmp_path: Path) -> None:
     networks = Networks(tmp_path, data)
-    recipe = replace(SMALL, step=1e30, falling=False)
+    recipe = replace(SMALL, step=1e30, step_decay=False)
     network = networks.get(recipe)
     assert network.diverged
     assert len(network.curves["train_loss"]) < 3
-    walked = Walks(networks, data, 10, 5).along(recipe, network, {"head": "head"})
-    assert all(np.isnan(values).all() for values in walked.values())
+    losses = NetworkLines(networks, data, 10, 5).losses(recipe, network, {"head": "head"})
+    assert all(np.isnan(values).all() for values in losses.values())
 
 
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_walks_are_landscape_paths_and_are_kept(
-    data: Photographs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_lines_are_landscape_paths_and_are_cached(
+    data: CifarImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks = Networks(tmp_path, data)
     network = networks.get(SMALL)
     ends = network.initial, network.trained
-    walked = Walks(networks, data, 8, 5).along(SMALL, network, {"first": "stages.0"})
+    losses = NetworkLines(networks, data, 8, 5).losses(SMALL, network, {"first": "stages.0"})
     evaluate = landscape.over((data.as_input(data.test_images[:8]), data.test_labels[:8]), {"loss": cross_entropy})
     whole = landscape.interpolate(untrained(SMALL), *ends, evaluate, 5)
     parts = landscape.layerwise(untrained(SMALL), *ends, evaluate, ["stages.0"], 5)
-    np.testing.assert_allclose(walked[WHOLE], whole["loss"], rtol=1e-5)
-    np.testing.assert_allclose(walked["first"], parts["stages.0"]["loss"], rtol=1e-5)
+    np.testing.assert_allclose(losses[WHOLE], whole["loss"], rtol=1e-5)
+    np.testing.assert_allclose(losses["first"], parts["stages.0"]["loss"], rtol=1e-5)
     counted: list[list[str]] = []
     original = landscape.layerwise
 
@@ -274,20 +280,21 @@ def test_walks_are_landscape_paths_and_are_kept(
         return original(*arguments, **options)
 
     monkeypatch.setattr(landscape, "layerwise", counting)
-    again = Walks(networks, data, 8, 5).along(SMALL, network, {"first": "stages.0", "second": "stages.1"})
-    assert counted == [["second"]], "the others were walked before"
-    np.testing.assert_array_equal(again[WHOLE], walked[WHOLE])
-    Walks(networks, data, 8, 7).along(SMALL, network, {})
+    again = NetworkLines(networks, data, 8, 5).losses(SMALL, network, {"first": "stages.0", "second": "stages.1"})
+    assert counted == [["second"]], "the others are in the cache"
+    np.testing.assert_array_equal(again[WHOLE], losses[WHOLE])
+    NetworkLines(networks, data, 8, 7).losses(SMALL, network, {})
     assert counted[-1] == [WHOLE], "other points are another line"
 
 
-def test_a_network_that_is_trained_anew_has_lines_of_its_own(data: Photographs, tmp_path: Path) -> None:
+def test_a_network_that_is_trained_again_loses_its_lines(data: CifarImages, tmp_path: Path) -> None:
     networks = Networks(tmp_path, data)
-    Walks(networks, data, 8, 5).along(SMALL, networks.get(SMALL), {})
-    assert networks.lines(SMALL).exists()
-    (tmp_path / f"{networks.key(SMALL)}.pt").unlink()
+    NetworkLines(networks, data, 8, 5).losses(SMALL, networks.get(SMALL), {})
+    cache = networks.cache(SMALL)
+    assert LINES in cache
+    cache.remove(NETWORK)
     networks.get(SMALL)
-    assert not networks.lines(SMALL).exists()
+    assert LINES not in cache
 
 
 def test_a_network_says_whether_it_diverged() -> None:

@@ -1,4 +1,4 @@
-"""What an experiment is: an id, a source, sizes, and a function that ends in claims."""
+"""An experiment: an id, a source, settings for every scale, and a function that returns claims."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Body = Callable[["Run", SimpleNamespace], list[Claim]]
 class Experiment:
     """A figure or table of the papers.
 
-    ``says`` is what the paper says, in our words; ``data`` names the data sets it reads. ``scales`` holds the
-    settings of each size: "smoke" takes seconds, "ci" about two minutes on two cores, "paper" is
-    the published size. Each must have ``replicas``.
+    ``says`` is the paper's statement in our words; ``data`` names the data sets. ``scales`` holds the settings of
+    each size: "smoke" takes seconds, "ci" about two minutes on two cores, "paper" is the published size. Each must
+    have ``replicas``.
     """
 
     id: str
@@ -37,15 +37,15 @@ class Experiment:
     data: tuple[str, ...] = field(default=())
 
     def settings(self, scale: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a scale, some of them overridden; without the number of runs."""
-        own = {name: value for name, value in self.scales[scale].items() if name != "replicas"}
+        """Settings of a scale, some of them overridden; without the number of runs."""
+        defaults = {name: value for name, value in self.scales[scale].items() if name != "replicas"}
         if "replicas" in overrides:
             raise ValueError("the number of runs is not a setting: give it as --replicas (in Python: replicas=)")
-        if unknown := overrides.keys() - own.keys():
+        if unknown := overrides.keys() - defaults.keys():
             raise ValueError(
-                f"{self.id} has no setting {', '.join(sorted(unknown))}; it has {', '.join(own) or 'none'}"
+                f"{self.id} has no setting {', '.join(sorted(unknown))}; it has {', '.join(defaults) or 'none'}"
             )
-        return {**own, **overrides}
+        return {**defaults, **overrides}
 
 
 _registered: dict[str, Experiment] = {}
@@ -54,12 +54,14 @@ _registered: dict[str, Experiment] = {}
 def experiment(
     id: str, *, title: str, source: str, says: str, data: tuple[str, ...] = (), **scales: Mapping[str, Any]
 ) -> Callable[[Body], Body]:
-    """Register a function as an experiment; scales are given by name."""
+    """Register a function as an experiment; scales are given by name. Nothing else has to be edited."""
     missing = [scale for scale in SCALES if "replicas" not in scales.get(scale, {})]
     if missing or set(scales) != set(SCALES):
         raise ValueError(f"experiment {id}: give settings with replicas for each of {', '.join(SCALES)}")
 
     def register(body: Body) -> Body:
+        if id in _registered and _registered[id].body.__module__ != body.__module__:
+            raise ValueError(f"experiment {id} is registered in {_registered[id].body.__module__} already")
         _registered[id] = Experiment(id, title, source, says, scales, body, data)
         return body
 
@@ -67,11 +69,15 @@ def experiment(
 
 
 def catalogue() -> dict[str, Experiment]:
-    """All experiments, by id, in the order of the papers' numbering."""
+    """All experiments, by id, in the order of the papers' numbering.
+
+    Every module of ``studies`` is imported; names that start with an underscore are no studies.
+    """
     from . import studies
 
     for module in pkgutil.iter_modules(studies.__path__):
-        importlib.import_module(f"{studies.__name__}.{module.name}")
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{studies.__name__}.{module.name}")
     return {id: _registered[id] for id in sorted(_registered, key=natural)}
 
 
@@ -82,7 +88,7 @@ def natural(id: str) -> tuple[Any, ...]:
 
 
 def find(id: str) -> Experiment:
-    known = catalogue()
-    if id not in known:
-        raise KeyError(f"there is no experiment {id!r}; `holonom list` shows all: {', '.join(known)}")
-    return known[id]
+    experiments = catalogue()
+    if id not in experiments:
+        raise KeyError(f"there is no experiment {id!r}; `holonom list` shows all: {', '.join(experiments)}")
+    return experiments[id]

@@ -1,4 +1,4 @@
-"""Which run a folder's checkpoints belong to, so that none is continued as another."""
+"""Which run the checkpoints in a folder belong to, so that no run continues from another's."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 from ..errors import CheckpointError
 from . import ranks
+from .artifacts import identity_text, write_text
 
 FOLDER, NAME = "checkpoints", "run.json"
 
 
 def prepare(run_folder: Path, identity: dict[str, Any], resume: bool) -> bool:
-    """Make a folder's checkpoints this run's own; returns whether there are some to continue from.
+    """Reserve a folder's checkpoints for this run; returns whether there are some to continue from.
 
-    A fresh run deletes what it finds. A resumed one must be the run that wrote them: ``identity``, everything
-    that changes its numbers, is kept beside them.
+    A fresh run deletes what it finds. A resumed run must have the ``identity`` (everything that changes its numbers)
+    that was written beside the checkpoints.
     """
     folder = run_folder / FOLDER
-    text = json.dumps(identity, indent=2, default=str)
+    text = identity_text(identity)
     found = _read(folder / NAME) if resume else None
     if found is not None:
         _compare(folder, found, json.loads(text))
-    ranks.wait()  # nobody deletes before all have read
+    ranks.wait()  # no rank may delete before all have read
     if found is None and ranks.rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / NAME).write_text(text + "\n", encoding="utf-8")
+        write_text(text, folder / NAME)
     ranks.wait()
     return found is not None
 

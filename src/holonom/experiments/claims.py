@@ -1,4 +1,4 @@
-"""Claims as code: a statistic, what was published, a test with its uncertainty, a verdict."""
+"""Claims: a statistic, the published value, a test with its uncertainty, a verdict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "inconclusive"
 CONFIDENCE = 0.95
-ENOUGH_ALIKE = 6  # runs: as many coins show the same side less often than once in twenty times
+MIN_EQUAL = 6  # runs: six fair coins show the same side with a probability below 5 %
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of a paper after an experiment.
+    """One statement of a paper and its measurement.
 
     ``measured`` and ``uncertainty`` are numbers in the same unit (the half width of a 95 % interval
     unless ``detail`` says otherwise).
@@ -46,21 +46,21 @@ def mean_and_half_width(values: ArrayLike, confidence: float = CONFIDENCE) -> tu
 
 
 def interval(differences: ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The same for differences of two arms, but a few that are all alike prove nothing.
+    """The same for differences of two arms, but infinite for a few equal ones.
 
-    Accuracies come in steps of one test example, so that two or three runs differ by the same number by chance,
-    and Student's interval has no width.
+    Accuracies come in steps of one test example, so two or three differences can be equal by chance, and
+    Student's interval then has no width.
     """
     x = np.asarray(differences, dtype=float)
     if not len(x):
         return math.nan, math.inf
     mean, half = mean_and_half_width(x, confidence)
     alike = float(np.ptp(x)) <= 1e-4 * abs(mean)
-    return mean, math.inf if alike and len(x) < ENOUGH_ALIKE else half
+    return mean, math.inf if alike and len(x) < MIN_EQUAL else half
 
 
 def decide(mean: float, half_width: float) -> str:
-    """Is a mean that is claimed to be positive beyond its uncertainty on one side?"""
+    """The verdict on a mean that is claimed to be positive."""
     if not (math.isfinite(mean) and math.isfinite(half_width)):
         return OPEN
     return HOLDS if mean > half_width else FAILS if mean < -half_width else OPEN
@@ -85,7 +85,7 @@ def greater(name: str, published: str, larger: ArrayLike, smaller: ArrayLike, ma
 def most(name: str, published: str, flags: ArrayLike) -> Claim:
     """More than half of the runs have a property: their share and its exact binomial interval.
 
-    A few runs that agree are no proof: of five, all have to, and even then the interval reaches below one half.
+    Few runs are not enough: even if all of five have it, the interval reaches below one half.
     Runs that diverged (not finite) are left out and counted.
     """
     from scipy.stats import binomtest
@@ -109,19 +109,19 @@ def best(name: str, published: str, arms: Mapping[str, ArrayLike], winner: str, 
     behind any of them.
     """
     sign = -1.0 if lowest else 1.0
-    own = np.asarray(arms[winner], dtype=float)
+    leader = np.asarray(arms[winner], dtype=float)
     rivals = {arm: np.asarray(values, dtype=float) for arm, values in arms.items() if arm != winner}
     confidence = 1 - (1 - CONFIDENCE) / len(rivals)
     leads = {}
     for arm, values in rivals.items():
-        difference = sign * (own - values)
+        difference = sign * (leader - values)
         difference = difference[np.isfinite(difference)]
         leads[arm] = interval(difference, confidence)
     verdicts = [decide(*lead) for lead in leads.values()]
     verdict = FAILS if FAILS in verdicts else HOLDS if all(v == HOLDS for v in verdicts) else OPEN
     nearest = min(leads, key=lambda arm: leads[arm][0] if math.isfinite(leads[arm][0]) else math.inf)
     behind = ", ".join(f"{arm} {np.nanmean(v):.4g}" for arm, v in rivals.items())
-    detail = f"{winner} {np.nanmean(own):.4g}; {behind}; nearest {nearest}, {len(own)} runs"
+    detail = f"{winner} {np.nanmean(leader):.4g}; {behind}; nearest {nearest}, {len(leader)} runs"
     return Claim(name, published, *leads[nearest], verdict, detail)
 
 

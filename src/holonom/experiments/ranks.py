@@ -19,13 +19,13 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Leave it again."""
+    """Leave the process group."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def wait() -> None:
-    """Until every process is here."""
+    """A barrier of all processes."""
     if distributed.is_initialized():
         distributed.barrier()
 
@@ -39,7 +39,7 @@ def size() -> int:
 
 
 def device(name: str | None) -> torch.device:
-    """The named device, or the best there is; every local rank takes a GPU of its own."""
+    """The named device, or the best available one; every local rank takes another GPU."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and size() > 1:
@@ -56,17 +56,17 @@ def share(replicas: int) -> tuple[int, int]:
 
 
 def largest(value: float) -> float:
-    """Of all ranks."""
-    return float(max(_everyones(value)))
+    """The maximum over all ranks."""
+    return float(max(_all_ranks(value)))
 
 
 def gather(values: Array, repeats: int = 1) -> Array:
     """(times, local runs) of all ranks side by side; the runs of a grid stay grouped by its values."""
-    grids = [np.split(part, repeats, 1) for part in _everyones(values)]
+    grids = [np.split(part, repeats, 1) for part in _all_ranks(values)]
     return np.concatenate([grid[g] for g in range(repeats) for grid in grids], 1)
 
 
-def _everyones(value: Any) -> list[Any]:
+def _all_ranks(value: Any) -> list[Any]:
     if size() == 1:
         return [value]
     parts: list[Any] = [None] * size()

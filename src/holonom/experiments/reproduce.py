@@ -1,4 +1,4 @@
-"""Running an experiment from start to verdict, and writing down everything a reader could ask."""
+"""Run an experiment from start to verdict and write its result."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from . import checkpoints, ranks
+from .artifacts import write_text
 from .base import SCALES, Experiment, find
 from .run import Run
 
@@ -80,9 +81,8 @@ def reproduce(
     if run.log is not None:
         run.log.close()
     if ranks.rank() == 0:
-        partial = run.folder / "result.partial"
-        partial.write_text(json.dumps(record, indent=2, ensure_ascii=False, default=_plain) + "\n", encoding="utf-8")
-        os.replace(partial, run.folder / "result.json")
+        text = json.dumps(record, indent=2, ensure_ascii=False, default=_plain)
+        write_text(text + "\n", run.folder / "result.json")
     return record
 
 
@@ -128,7 +128,7 @@ def _identity(study: Experiment, run: Run, settings: dict[str, Any], overrides: 
 
 
 def _command(id: str, run: Run, overrides: dict[str, Any]) -> str:
-    """The shell command that gives this result again."""
+    """The shell command that repeats this result."""
     command = f"holonom reproduce {id} --scale {run.scale} --seed {run.seed} --replicas {run.replicas}"
     command += f" --device {run.device.type}"
     command += "".join(f" --set '{name}={value!r}'" for name, value in overrides.items())
@@ -148,7 +148,7 @@ def _writer(folder: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of other libraries as JSON's own."""
+    """NumPy's and torch's numbers as plain ones, for JSON."""
     if isinstance(value, (np.generic, torch.Tensor)) or hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be written to result.json")

@@ -1,4 +1,4 @@
-"""A run of one experiment: where it writes, what it trains on, and what it has found so far."""
+"""A run of one experiment: its files, device and results."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from torch.optim import Optimizer
 from ..batches import Batches
 from ..capture import Compiled
 from ..ensemble import Ensemble, Loss
-from ..files import load, save
 from ..optimizer import Langevin
 from ..training import Evaluate, History, train
-from . import ranks
+from . import checkpoints, ranks
+from .artifacts import ArtifactCache
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Measured(Protocol):
-    """What tables and curves are made of; metrics are (times, runs)."""
+    """Input of tables and curves; metrics are (times, runs)."""
 
     @property
     def arm(self) -> str: ...
@@ -42,7 +42,7 @@ class Measured(Protocol):
 
 @dataclass
 class Fit:
-    """What training one arm gave: metrics of shape (times, runs), and the trained ensemble."""
+    """The result of training one arm: metrics (times, runs) and the trained ensemble."""
 
     arm: str
     steps: Array
@@ -70,7 +70,7 @@ class Fit:
 
 @dataclass
 class Run:
-    """Handed to an experiment: it makes ensembles, trains arms, draws figures and keeps tables."""
+    """The argument of an experiment: makes ensembles, trains arms, draws figures and collects tables."""
 
     id: str
     scale: str
@@ -95,11 +95,11 @@ class Run:
         return Ensemble(make_model, count, self.seed, repeats=repeats, first=first).to(self.device)
 
     def single(self, make_model: Callable[[], nn.Module]) -> Ensemble:
-        """One replica on every rank that is none of the arms': to choose settings with."""
+        """One replica on every rank that no arm uses, to choose settings with."""
         return Ensemble(make_model, 1, self.seed, first=self.replicas + ranks.rank()).to(self.device)
 
     def generators(self) -> list[torch.Generator]:
-        """One per local replica, for data of its own; the same for every arm."""
+        """One per local replica, for its data; the same for every arm."""
         first, count = ranks.share(self.replicas)
         return [torch.Generator().manual_seed(self.seed * 1_000_003 + first + i) for i in range(count)]
 
@@ -145,15 +145,17 @@ class Run:
 
     def once(self, name: str, make: Callable[[], Array]) -> Array:
         """What ``make`` returns; a resumed run reads what the interrupted one had made, on every rank or on none."""
-        file = self.checkpoint(f"{name}-{ranks.rank()}")
-        if ranks.largest(not file.exists()):
-            save({"values": torch.from_numpy(np.asarray(make()))}, file)
-        values: Array = load(file, "delete it to make it anew")["values"].numpy()
+        values: Array = self.checkpoints.per_rank(name, lambda: torch.from_numpy(np.asarray(make()))).numpy()
         return values
 
+    @property
+    def checkpoints(self) -> ArtifactCache:
+        """Artifacts of this run alone; those of an earlier run are ignored unless this one resumes."""
+        return ArtifactCache(self.folder / checkpoints.FOLDER, fresh=not self.resume)
+
     def checkpoint(self, name: str) -> Path:
-        """The file of that name; one that an earlier run left is there only if this one resumes."""
-        file = self.folder / "checkpoints" / f"{_slug(name)}.pt"
+        """A file for :func:`holonom.training.train`; one of an earlier run is deleted unless this one resumes."""
+        file = self.checkpoints.path(name)
         if not self.resume:
             file.unlink(missing_ok=True)
         return file
@@ -182,7 +184,7 @@ class Run:
                 for step, row in zip(fit.steps, values, strict=True):
                     self.log.add_scalar(f"{self.id}/{fit.arm}/{metric}", float(np.nanmean(row)), int(step))
 
-    # ── what it found ────────────────────────────────────────────────────────────────────────────
+    # ── results ────────────────────────────────────────────────────────────────────────────────
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self.tables.append({"title": title, "columns": list(columns), "rows": [list(row) for row in rows]})
@@ -205,7 +207,7 @@ class Run:
         self.table(title, ["method", *metrics.values(), "constraint violation"], rows)
 
     def note(self, text: str) -> None:
-        """Something the reader of the report should know."""
+        """A remark for the reader of the report."""
         self.notes.append(text)
 
     @contextmanager
@@ -292,7 +294,3 @@ def accuracy_and_loss(loss: Loss, x: Tensor, y: Tensor, prefix: str, shared: boo
 def both(*evaluations: Evaluate) -> Evaluate:
     """Several evaluations as one."""
     return lambda ensemble: {k: v for one in evaluations for k, v in one(ensemble).items()}
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-+." else "_" for c in name)

@@ -1,1 +1,1 @@
-"""What sister figures share: problems, networks, optimizers and what is looked at."""
+"""What several studies use, by subject: problems, networks, optimizers and measurements."""

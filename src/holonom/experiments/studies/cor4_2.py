@@ -18,8 +18,8 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Array, Run
-from ..setups.landing import landing_expected
-from ..setups.spectrum import Spectrum, circle, sphere
+from ..setups.shared.langevin_spectrum import Spectrum, circle, sphere
+from ..setups.shared.optimizers import initial_projection
 
 RADIUS, TEMPERATURE = 1.0, 1.0
 
@@ -123,7 +123,7 @@ def chains(run: Run, case: Case, count: int, copies: int, h: float) -> Iterator[
     )
     q.grad = torch.zeros_like(q)
     q.grad[..., 0] = -case.tilt / RADIUS
-    with landing_expected():
+    with initial_projection():
         optimizer = Langevin([q], h, scheme="L", temperature=TEMPERATURE, constraint=case.space, seed=seed)
     optimizer.guard_gradients = False
     with torch.no_grad():

@@ -11,10 +11,11 @@ from torch import Tensor
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Fit, Run
-from ..setups.boundaries import draw, probabilities
-from ..setups.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
+from ..setups.planar.decision_boundaries import draw, probabilities
+from ..setups.planar.spiral_circle import METHODS, PER_EPOCH, data, fit
+from ..setups.shared.curves import HEADINGS
 
-BOUND = 1.25  # of the picture
+CORNERS = (-1.25, -1.25), (1.25, 1.25)  # of the figure
 
 
 @experiment(
@@ -65,11 +66,13 @@ def picture(run: Run, fits: dict[str, Fit], sets: list[Tensor], grid: int) -> No
     size = (2.9 * len(fits), 8.6)
     with run.figure("fig1", caption, nrows=3, ncols=len(fits), figsize=size) as axes:
         for column, (name, one) in zip(axes.T, fits.items(), strict=True):
-            field = probabilities(one.ensemble, 0, grid, BOUND)
-            draw(column[0], field, x, y, BOUND, size=18)
-            draw(column[1], field, x_test, y_test, BOUND, size=4)
-            own, mean = 100 * one.final("test_accuracy")[0], 100 * one.final("test_accuracy").mean()
-            column[0].set_title(f"{name}\ntest accuracy {own:.1f} % (mean {mean:.1f} %)", fontsize=10)
+            field = probabilities(one.ensemble, 0, *CORNERS, grid)
+            draw(column[0], field, x, y, *CORNERS, size=18)
+            draw(column[1], field, x_test, y_test, *CORNERS, size=4)
+            for panel in column[:2]:
+                panel.set_aspect("equal")
+            first, mean = 100 * one.final("test_accuracy")[0], 100 * one.final("test_accuracy").mean()
+            column[0].set_title(f"{name}\ntest accuracy {first:.1f} % (mean {mean:.1f} %)", fontsize=10)
             losses(column[2], one, top)
         axes[0, 0].set_ylabel("training data")
         axes[1, 0].set_ylabel("test data")

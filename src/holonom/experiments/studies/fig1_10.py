@@ -11,7 +11,7 @@ from ...multirate.resonance import langevin_respa_map, stationary_covariance
 from ..base import experiment
 from ..claims import Claim, fact, near
 from ..run import Array, Run
-from ..setups.resonances import OMEGA, unstable_bands
+from ..setups.mts.resonances import OMEGA, unstable_bands
 
 SUBSTEPS, EXACT = 20, 1 / (1 + OMEGA**2)
 
@@ -80,7 +80,7 @@ def linear_step(h: float, friction: float) -> tuple[Array, Array]:
 
 
 def sample(h: float, friction: float, steps: int, chains: int, seed: int) -> Array:
-    """(chains,) means of q² along trajectories, a tenth of them forgotten."""
+    """(chains,) means of q² along trajectories, without the first tenth."""
     draw = np.random.default_rng(seed)
     inner = respa(lambda q: OMEGA**2 * q, thermal_drift(friction, 1.0, lambda: draw.standard_normal(chains)))
     flow = respa(lambda q: q, inner, SUBSTEPS)

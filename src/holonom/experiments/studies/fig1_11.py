@@ -10,7 +10,7 @@ from ...multirate.averaging import HarmonicPair, State, reversible_averaging
 from ..base import experiment
 from ..claims import Claim, fact
 from ..run import Array, Run
-from ..setups.resonances import OMEGA_SQUARED
+from ..setups.mts.resonances import OMEGA_SQUARED
 
 # d(Q, q, P, p)/dt of H = ½P² + ½Ω²p² + ½Q² + ½Ω²(Q − q)²
 FIELD = np.array([

@@ -10,7 +10,7 @@ from ...multirate.resonance import reversible_averaging_map
 from ..base import experiment
 from ..claims import Claim, fact
 from ..run import Run
-from ..setups.resonances import OMEGA_SQUARED, ROUNDING, shade, spectra, unstable_bands
+from ..setups.mts.resonances import OMEGA_SQUARED, ROUNDING, shade, spectra, unstable_bands
 
 LONGEST = 1.9  # RA-1's own limit is that of its slow kicks and drifts, close to Verlet's h = 2
 

@@ -10,7 +10,7 @@ from ...multirate.resonance import reversible_averaging_map
 from ..base import experiment
 from ..claims import Claim, fact
 from ..run import Run
-from ..setups.resonances import OMEGA_SQUARED, ROUNDING, draw_arguments, least_gap, spectra
+from ..setups.mts.resonances import OMEGA_SQUARED, ROUNDING, draw_arguments, least_gap, spectra
 
 
 @experiment(
@@ -31,14 +31,14 @@ def fig1_14(run: Run, settings: SimpleNamespace) -> list[Claim]:
     values = spectra(step, times)
     with run.figure("arguments", "Arguments of all four eigenvalues of RA-1.", figsize=(7.5, 4)) as axes:
         draw_arguments(axes[0, 0], times, values)
-    apart = times > 0.1  # all arguments vanish with h
-    gap = least_gap(values)[apart]
+    resolved = times > 0.1  # all arguments vanish with h
+    gap = least_gap(values)[resolved]
     off = float(np.abs(np.abs(values) - 1).max())
     run.table("Eigenvalues of RA-1", ["largest ||λ| − 1|", "least gap"], [[f"{off:.1e}", f"{gap.min():.4f}"]])
     return [
         fact("all eigenvalues have modulus 1", "constantly 1", off, off < ROUNDING, detail="largest ||λ| − 1|"),
         fact(
             "the eigenvalues do not cross", "no crossing", float(gap.min()), gap.min() > 0.01,
-            detail=f"least gap of two arguments, at h = {times[apart][gap.argmin()]:.3f}",
+            detail=f"least gap of two arguments, at h = {times[resolved][gap.argmin()]:.3f}",
         ),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from ...multirate.resonance import respa_map
 from ..base import experiment
 from ..claims import Claim, fact
 from ..run import Run
-from ..setups.resonances import OMEGA, shade, spectra, unstable_bands
+from ..setups.mts.resonances import OMEGA, shade, spectra, unstable_bands
 
 
 @experiment(

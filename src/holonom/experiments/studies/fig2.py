@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, best
 from ..run import Run
-from ..setups.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
+from ..setups.planar.spiral_circle import METHODS, PER_EPOCH, data, fit
+from ..setups.shared.curves import HEADINGS
 
 
 @experiment(

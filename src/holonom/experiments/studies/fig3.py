@@ -16,9 +16,10 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Run
-from ..setups.boundaries import BOUND
-from ..setups.landing import landing_expected
-from ..setups.spiral_circle import HEADINGS, METHODS, RADII, STEP, TEMPERATURE, data, fit
+from ..setups.planar.decision_boundaries import BOUND
+from ..setups.planar.spiral_circle import METHODS, RADII, STEP, TEMPERATURE, data, fit
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.optimizers import initial_projection
 
 AXES = {"x": "horizontal, y = 0", "y": "vertical, x = 0"}
 
@@ -43,7 +44,7 @@ def fig3(run: Run, settings: SimpleNamespace) -> list[Claim]:
         radius: Any = (input_radius, RADII[1])
         return presets.c_cola_od(ensemble, STEP, radius, TEMPERATURE)
 
-    with landing_expected():
+    with initial_projection():
         sweep = fit(run, "C-SGLD, input radii", sets, settings.epochs, per_member, repeats=len(radii))
     names = [f"C-SGLD, r₀ = {r:g}" for r in radii]
     everyone = {**fits, **sweep.split(names)}

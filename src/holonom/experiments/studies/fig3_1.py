@@ -8,9 +8,10 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.classifiers import pictures
-from ..setups.planar import HEADINGS, problem, waves
-from ..setups.thermo import grid, number
+from ..setups.planar.decision_boundaries import draw_arms
+from ..setups.planar.methods import format_number, grid
+from ..setups.planar.problem import problem, waves
+from ..setups.shared.curves import HEADINGS
 
 PUBLISHED = (1e-8, 1e-7, 1e-6, 1e-5)
 HOTTER = (1e-4, 1e-3)
@@ -31,11 +32,11 @@ def fig3_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     points = [{"temperature": t} for t in (*PUBLISHED, *HOTTER)]
     make = grid(presets.langevin, points, lr=0.4, friction=10.0)
     whole = task.fit("BAOAB", make, settings.steps, repeats=len(points))
-    fits = whole.split([f"τ = {number(point['temperature'])}" for point in points])
+    fits = whole.split([f"τ = {format_number(point['temperature'])}" for point in points])
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
     run.curves(fits, "test_accuracy", "test accuracy", "Test accuracy: mean and 10–90 % band over runs.")
-    pictures(run, task, fits, "Classifiers of the first run, and its test points.")
+    draw_arms(run, task, fits, "Classifiers of the first run, and its test points.")
     run.note(
         "The waves oscillate as cos(b x₁ π), the reading of (3.33) in which a sets the number of crossings. The "
         "thesis shows one run at each of the first four temperatures; the last two are for its remark that more can "

@@ -10,9 +10,10 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.bars import grouped
-from ..setups.planar import FOUR_TURNS, HEADINGS, problem
-from ..setups.thermo import adam, adlala, grid, lol, over_training, strongest, temperature_of
+from ..setups.planar.bar_charts import grouped
+from ..setups.planar.methods import adam, adlala, grid, lol, temperature_of
+from ..setups.planar.problem import FOUR_TURNS, problem
+from ..setups.shared.curves import HEADINGS, best_arm, mean_over_training
 
 NOISES = (0.0, 0.005, 0.01, 0.05, 0.1)
 
@@ -63,13 +64,18 @@ def fig3_10(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "use. SGD, SGLD and Adam are compared at the best of their settings, chosen by their final test accuracy "
         "itself. LOL (h = 0.25, γ₁ = 0.01, τ₁ = 1e-3: the thesis's rule of thumb) is not in the figure."
     )
-    own = fits["AdLaLa"]
+    reference = fits["AdLaLa"]
     ahead = [
-        greater(f"AdLaLa ends ahead of {name} at its best", "ahead (figure)", final(own), final(fit))
+        greater(f"AdLaLa ends ahead of {name} at its best", "ahead (figure)", final(reference), final(fit))
         for name, fit in rivals.items()
     ]
     faster = [
-        greater(f"AdLaLa is more accurate over training than {name}", "faster", over_training(own), over_training(fit))
+        greater(
+            f"AdLaLa is more accurate over training than {name}",
+            "faster",
+            mean_over_training(reference),
+            mean_over_training(fit),
+        )
         for name, fit in rivals.items()
     ]
     return [*ahead, *faster]
@@ -81,10 +87,12 @@ def final(fit: Fit) -> Array:
 
 def _best_of(fits: dict[str, Fit], family: str) -> Fit:
     family_fits = {name: fit for name, fit in fits.items() if name.startswith(family)}
-    return family_fits[strongest(family_fits)]
+    return family_fits[best_arm(family_fits)]
 
 
-def _draw_bars(run: Run, own: Fit, swept: dict[str, Fit], adams: dict[str, Fit], settings: SimpleNamespace) -> None:
+def _draw_bars(
+    run: Run, reference: Fit, swept: dict[str, Fit], adams: dict[str, Fit], settings: SimpleNamespace
+) -> None:
     finals = [final(fit) for fit in swept.values()]
     count = len(settings.rates)
     series = {f"{noise:g}": finals[i * count : (i + 1) * count] for i, noise in enumerate(NOISES)}
@@ -97,5 +105,5 @@ def _draw_bars(run: Run, own: Fit, swept: dict[str, Fit], adams: dict[str, Fit],
         right.set(ylabel="", title="Adam")
         left.set_title("SGD (σ = 0) and SGLD")
         for panel in axes[0]:
-            panel.axhline(100 * np.mean(final(own)), color="black", linestyle=":")
+            panel.axhline(100 * np.mean(final(reference)), color="black", linestyle=":")
             panel.set_xlabel("step size h")

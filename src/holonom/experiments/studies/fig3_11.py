@@ -9,8 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.planar import HEADINGS, problem, waves
-from ..setups.thermo import adam, adlala, lol, sgld, steps_to
+from ..setups.planar.methods import adam, adlala, lol, sgld
+from ..setups.planar.problem import problem, waves
+from ..setups.shared.curves import HEADINGS, steps_to
 
 LEVEL = 0.9
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.planar import HEADINGS, problem, waves
-from ..setups.thermo import adam, adlala, lol, sgld, strongest
+from ..setups.planar.methods import adam, adlala, lol, sgld
+from ..setups.planar.problem import problem, waves
+from ..setups.shared.curves import HEADINGS, best_arm
 
 STEPS = 100_000  # published
 
@@ -42,7 +43,7 @@ def fig3_12(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "Fig. 3.11."
     )
     accuracy = {name: fit.final("test_accuracy") for name, fit in fits.items()}
-    adams = accuracy[strongest({name: fit for name, fit in fits.items() if name.startswith("Adam")})]
+    adams = accuracy[best_arm({name: fit for name, fit in fits.items() if name.startswith("Adam")})]
     return [
         greater("LOL ends ahead of Adam", "Adam never reaches it", accuracy["LOL"], adams),
         greater("AdLaLa ends ahead of Adam", "Adam never reaches it", accuracy["AdLaLa"], adams),

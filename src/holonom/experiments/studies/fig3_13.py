@@ -10,8 +10,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.planar import HEADINGS, TWO_TURNS, problem
-from ..setups.thermo import adam, adlala, lol, sgd
+from ..setups.planar.methods import adam, adlala, lol, sgd
+from ..setups.planar.problem import TWO_TURNS, problem
+from ..setups.shared.curves import HEADINGS
 
 METHODS = {
     "SGD": sgd(0.1),
@@ -59,7 +60,7 @@ def fig3_13(run: Run, settings: SimpleNamespace) -> list[Claim]:
 
 
 def _rise(fit: Fit) -> Array:
-    """(runs,) the test loss at the end less that where the mean over runs is lowest, both over a tenth of training."""
+    """(runs,) final test loss minus that at the minimum of the mean over runs, each a mean over a tenth of training."""
     curve = fit.curves["test_loss"]
     width = max(1, len(curve) // 10)
     smooth = np.lib.stride_tricks.sliding_window_view(curve, width, 0).mean(-1)

@@ -1,4 +1,4 @@
-"""Thesis Fig. 3.14: how much 100 runs differ, and what the start has to do with it."""
+"""Thesis Fig. 3.14: how much 100 runs differ, and the effect of the initial weights."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.planar import HEADINGS, TWO_TURNS, as_built, problem, small_gaussian
-from ..setups.thermo import adam, adlala, lol, sgd
+from ..setups.planar.methods import adam, adlala, lol, sgd
+from ..setups.planar.problem import TWO_TURNS, problem, pytorch_default, small_gaussian
+from ..setups.shared.curves import HEADINGS
 
 ADLALA = adlala(0.25, friction=0.5, driving_noise=0.01, coupling=0.1)
 ARMS = {
     "SGD": (sgd(0.25), small_gaussian),
     "Adam": (adam(0.005), small_gaussian),
-    "Adam, PyTorch start": (adam(0.005), as_built),
+    "Adam, PyTorch start": (adam(0.005), pytorch_default),
     "LOL": (lol(0.25), small_gaussian),
     "AdLaLa": (ADLALA, small_gaussian),
-    "AdLaLa, PyTorch start": (ADLALA, as_built),
+    "AdLaLa, PyTorch start": (ADLALA, pytorch_default),
 }
 OURS = ("LOL", "AdLaLa", "AdLaLa, PyTorch start")
 THEIRS = ("SGD", "Adam", "Adam, PyTorch start")

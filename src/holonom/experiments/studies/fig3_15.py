@@ -8,9 +8,10 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Fit, Run
-from ..setups.bars import grouped
-from ..setups.planar import FOUR_TURNS, HEADINGS, problem
-from ..setups.thermo import grid, strongest
+from ..setups.planar.bar_charts import grouped
+from ..setups.planar.methods import grid
+from ..setups.planar.problem import FOUR_TURNS, problem
+from ..setups.shared.curves import HEADINGS, best_arm
 
 SGD_RATES = (0.05, 0.1, 0.15, 0.2)
 
@@ -34,13 +35,13 @@ def fig3_15(run: Run, settings: SimpleNamespace) -> list[Claim]:
     warm = task.fit("DHSGD", grid(presets.dhsgd, starters), settings.warm_up, repeats=len(places))
     ensemble, rest = warm.ensemble, settings.steps - settings.warm_up
     sgd = grid(presets.sgld, followers, temperature=0.0)
-    whole = task.go_on("SGD after DHSGD", ensemble, sgd(ensemble), rest, done=settings.warm_up)
+    whole = task.continue_fit("SGD after DHSGD", ensemble, sgd(ensemble), rest, done=settings.warm_up)
     mixed = whole.split([f"DHSGD h = {first:g}, SGD h = {then:g}" for first, then in places])
     alone = grid(presets.sgld, [{"lr": rate} for rate in SGD_RATES], temperature=0.0)
     plain = task.fit("SGD", alone, settings.steps, repeats=len(SGD_RATES)).split([f"SGD h = {r:g}" for r in SGD_RATES])
     run.save_curves({**plain, **mixed})
     run.summary({**plain, **mixed}, HEADINGS)
-    best_plain, best_mixed = plain[strongest(plain)], mixed[strongest(mixed, "train_accuracy")]
+    best_plain, best_mixed = plain[best_arm(plain)], mixed[best_arm(mixed, "train_accuracy")]
     _draw(run, plain, mixed, settings)
     run.note(
         "DHSGD's step sizes and the number of nodes (100, as in Figs. 3.10 and 3.16) are not in the text. SGD "

@@ -13,10 +13,10 @@ from ...ensemble import Ensemble
 from ..base import experiment
 from ..claims import Claim, fact, greater, near
 from ..run import Array, Run
-from ..setups.planar import FOUR_TURNS, Problem, as_built, nothing, problem, small_gaussian
-from ..setups.thermo import grid, number
+from ..setups.planar.methods import format_number, grid
+from ..setups.planar.problem import FOUR_TURNS, Problem, problem, pytorch_default, small_gaussian, zeros
 
-STARTS = {"zero": nothing, "0.01 N(0, 1)": small_gaussian, "PyTorch": as_built}
+STARTS = {"zero": zeros, "0.01 N(0, 1)": small_gaussian, "PyTorch": pytorch_default}
 COOL = 1e-4  # temperatures up to this one count as sufficiently small
 
 
@@ -40,9 +40,9 @@ def fig3_16(run: Run, settings: SimpleNamespace) -> list[Claim]:
     task = problem(run, FOUR_TURNS, hidden=100)
     accuracy = _accuracies(run, task, settings)
     for start, values in accuracy.items():
-        rows = [[number(n), *(f"{100 * cell.mean():.1f}" for cell in row)]
+        rows = [[format_number(n), *(f"{100 * cell.mean():.1f}" for cell in row)]
                 for n, row in zip(settings.noises, values, strict=True)]  # fmt: skip
-        columns = ["σ_A \\ τ₁", *(number(t) for t in settings.temperatures)]
+        columns = ["σ_A \\ τ₁", *(format_number(t) for t in settings.temperatures)]
         run.table(f"Mean test accuracy %, start: {start}", columns, rows)
     _draw(run, accuracy, settings.noises, settings.temperatures)
     run.note(
@@ -65,10 +65,10 @@ def fig3_16(run: Run, settings: SimpleNamespace) -> list[Claim]:
         ]
     cells = accuracy["zero"][driven, cool].mean(1)
     detail = ", ".join(
-        f"{number(settings.temperatures[i])}: {100 * cell:.1f} %" for i, cell in zip(cool, cells, strict=True)
+        f"{format_number(settings.temperatures[i])}: {100 * cell:.1f} %" for i, cell in zip(cool, cells, strict=True)
     )
     spread = float(np.ptp(cells))
-    name = f"up to τ₁ = {number(COOL)} the mean accuracy at σ_A = 0.04 varies by less than 5 % (start: zero)"
+    name = f"up to τ₁ = {format_number(COOL)} the mean accuracy at σ_A = 0.04 varies by less than 5 % (start: zero)"
     return [*claims, fact(name, "relatively agnostic", spread, spread < 0.05, detail=detail)]
 
 
@@ -78,8 +78,10 @@ def _accuracies(run: Run, task: Problem, settings: SimpleNamespace) -> dict[str,
     points = [{"driving_noise": noise, "temperature": temperature} for _, noise, temperature in places]
     ensemble = _started(task, len(points) // len(STARTS))
     make = grid(presets.adlala, points, lr=0.1, output_temperature=1e-8, friction=0.03, coupling=0.1)
-    whole = task.go_on("AdLaLa", ensemble, make(ensemble), settings.steps, evaluations=10)
-    run.save_curves(whole.split([f"{start}: σ_A = {number(n)}, τ₁ = {number(t)}" for start, n, t in places]))
+    whole = task.continue_fit("AdLaLa", ensemble, make(ensemble), settings.steps, evaluations=10)
+    run.save_curves(
+        whole.split([f"{start}: σ_A = {format_number(n)}, τ₁ = {format_number(t)}" for start, n, t in places])
+    )
     shape = (len(STARTS), len(settings.noises), len(settings.temperatures), -1)
     return dict(zip(STARTS, whole.final("test_accuracy").reshape(shape), strict=True))
 
@@ -104,8 +106,8 @@ def _draw(run: Run, maps: dict[str, Array], noises: Sequence[float], temperature
             for (row, column), value in np.ndenumerate(means):
                 colour = "black" if value > 80 else "white"
                 panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
-            panel.set_xticks(range(len(temperatures)), [number(t) for t in temperatures], fontsize=8)
-            panel.set_yticks(range(len(noises)), [number(noise) for noise in noises])
+            panel.set_xticks(range(len(temperatures)), [format_number(t) for t in temperatures], fontsize=8)
+            panel.set_yticks(range(len(noises)), [format_number(noise) for noise in noises])
             panel.set_xlabel("temperature τ₁")
             panel.set_title(f"start: {start}", fontsize=10)
         axes[0, 0].set_ylabel("driving noise σ_A")

@@ -8,9 +8,10 @@ from ... import presets
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.classifiers import pictures
-from ..setups.planar import FOUR_TURNS, HEADINGS, problem
-from ..setups.thermo import grid, number
+from ..setups.planar.decision_boundaries import draw_arms
+from ..setups.planar.methods import format_number, grid
+from ..setups.planar.problem import FOUR_TURNS, problem
+from ..setups.shared.curves import HEADINGS
 
 TEMPERATURES = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
@@ -29,11 +30,11 @@ def fig3_17(run: Run, settings: SimpleNamespace) -> list[Claim]:
     task = problem(run, FOUR_TURNS, hidden=200)
     points = [{"temperature": t} for t in TEMPERATURES]
     whole = task.fit("LOL", grid(presets.lol, points, lr=0.8, friction=1.0), settings.steps, repeats=len(points))
-    fits = whole.split([f"τ = {number(t)}" for t in TEMPERATURES])
+    fits = whole.split([f"τ = {format_number(t)}" for t in TEMPERATURES])
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
     run.curves(fits, "test_accuracy", "test accuracy", "Test accuracy: mean and 10–90 % band over runs.")
-    pictures(run, task, fits, "Classifiers of the first run, and its test points.", columns=4)
+    draw_arms(run, task, fits, "Classifiers of the first run, and its test points.", columns=4)
     run.note("Batches are 2 % of 1000 points, as in the other figures with this spiral; the caption does not say.")
     accuracy = {t: fit.final("test_accuracy") for t, fit in zip(TEMPERATURES, fits.values(), strict=True)}
     return [

@@ -8,8 +8,8 @@ from ...data import chess
 from ..base import experiment
 from ..claims import Claim
 from ..run import Run
-from ..setups.tabular import compare
-from ..setups.thermo import adam, adlala, sgd
+from ..setups.perceptrons.tables import compare
+from ..setups.planar.methods import adam, adlala, sgd
 
 METHODS = {
     "Adam": adam(0.005),

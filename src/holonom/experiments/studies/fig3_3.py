@@ -9,10 +9,10 @@ from ...data import spirals
 from ..base import experiment
 from ..claims import Claim, near
 from ..run import Run
-from ..setups.lines import draw, line, mostly_none, table
-from ..setups.planar import HEADINGS
-from ..setups.tasks import Task, on_digits, on_spirals
-from ..setups.thermo import adam, adlala
+from ..setups.perceptrons.tasks import Task, line, on_digits, on_spirals
+from ..setups.planar.methods import adam, adlala
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import draw, mostly_none, table
 
 HIDDEN = {"MNIST": 100, "one turn": 20}
 METHODS = {
@@ -54,19 +54,19 @@ def fig3_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
     }
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
-    table(run, {f"{task}, {method}": one for task, own in lines.items() for method, one in own.items()})
+    table(run, {f"{task}, {method}": one for task, by_method in lines.items() for method, one in by_method.items()})
     draw(run, "lines", lines, "From initial (α = 0) to trained weights (α = 1): mean and runs.")
     run.note(
-        "Unsaid, and chosen here: 100 hidden nodes, batches of 128 and normalised pixels for MNIST with AdLaLa at the "
-        "thesis's general settings (h = 0.15) and Adam at h = 0.001; for the spiral network, data and settings of "
-        "Fig. 3.8 with one turn."
+        "Not in the thesis, and chosen here: 100 hidden nodes, batches of 128 and normalised pixels for MNIST "
+        "with AdLaLa at the thesis's general settings (h = 0.15) and Adam at h = 0.001; for the spiral network, "
+        "data and settings of Fig. 3.8 with one turn."
     )
     difference = fits["MNIST, AdLaLa"].final("test_loss") - fits["MNIST, Adam"].final("test_loss")
     return [
         *(
             mostly_none(f"{task}: no barrier for {method}", "no evidence of a barrier", one)
-            for task, own in lines.items()
-            for method, one in own.items()
+            for task, by_method in lines.items()
+            for method, one in by_method.items()
         ),
         near("MNIST: AdLaLa's final test loss less Adam's", "similar", difference, 0.0, SIMILAR),
     ]

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.lines import draw, line, mostly_barrier, table
-from ..setups.planar import HEADINGS, TWO_TURNS
-from ..setups.tasks import on_spirals
-from ..setups.thermo import adam, adlala
+from ..setups.perceptrons.tasks import line, on_spirals
+from ..setups.planar.methods import adam, adlala
+from ..setups.planar.problem import TWO_TURNS
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import draw, mostly_barrier, table
 
 METHODS = {"AdLaLa": adlala(0.25, driving_noise=0.01, coupling=0.1, friction=0.5), "Adam": adam(0.005)}
 
@@ -35,8 +36,9 @@ def fig3_4(run: Run, settings: SimpleNamespace) -> list[Claim]:
     table(run, lines)
     draw(run, "lines", {"two-turn spiral": lines}, "From initial (α = 0) to trained weights (α = 1): mean and runs.")
     run.note(
-        "The figure's optimizer settings are unsaid. They are Fig. 3.8's, for the same network and spiral: AdLaLa "
-        "h = 0.25, σ_A = 0.01, ε = 0.1, γ = 0.5, τ = 1e-4; Adam h = 0.005. Weights start as PyTorch sets them."
+        "The thesis does not give the figure's optimizer settings. They are Fig. 3.8's, for the same network and "
+        "spiral: AdLaLa h = 0.25, σ_A = 0.01, ε = 0.1, γ = 0.5, τ = 1e-4; Adam h = 0.005. "
+        "Weights start as PyTorch sets them."
     )
     heights = {name: one.heights() for name, one in lines.items()}
     accuracy = {name: fit.final("test_accuracy") for name, fit in fits.items()}

@@ -14,17 +14,17 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, most
 from ..run import Array, Fit, Run
-from ..setups.lines import usable
-from ..setups.planar import HEADINGS, TWO_TURNS, Method
-from ..setups.saddles import count, saddles
-from ..setups.tasks import Task, on_digits, on_spirals
+from ..setups.perceptrons.tasks import Task, finite_ends, on_digits, on_spirals
+from ..setups.planar.problem import TWO_TURNS, Method
+from ..setups.planar.saddles import count, saddles
+from ..setups.shared.curves import HEADINGS
 
-ROUNDING = 1e-5  # share of a surface's range that counts as flat; near a saddle the surface is
+ROUNDING = 1e-5  # share of a surface's range that counts as flat, since a surface is flat near a saddle
 SETTINGS = {"MNIST": {"lr": 0.15}, "two turns": {"lr": 0.25, "friction": 0.5}}
 
 
 def _adlala(task: Task, noise: int) -> Method:
-    """AdLaLa, its noise keyed anew for a second run from the same weights."""
+    """AdLaLa, with other noise for a second run from the same weights."""
 
     def make(ensemble: Ensemble) -> torch.optim.Optimizer:
         return presets.adlala(ensemble, **SETTINGS[task.name], seed=ensemble.seeds + noise)
@@ -35,8 +35,8 @@ def _adlala(task: Task, noise: int) -> Method:
 def _surface(task: Task, fits: list[Fit], grid: int) -> landscape.Surface:
     """All runs' surfaces; NaN for runs that diverged."""
     start = task.ensemble()
-    (first, end), lost = usable(start, fits[0].ensemble)
-    (_, other), also_lost = usable(start, fits[1].ensemble)
+    (first, end), lost = finite_ends(start, fits[0].ensemble)
+    (_, other), also_lost = finite_ends(start, fits[1].ensemble)
     found = landscape.surface(start, first, (end, other), task.test_loss(), grid, nonfinite="keep", progress=False)
     found.values[:, lost | also_lost] = torch.nan
     return found
@@ -51,20 +51,22 @@ def _over_runs(values: list[float]) -> Array:
 def _climbs(surface: landscape.Surface) -> Array:
     """(runs,) the share of β whose line from the start, α from 0 to 1, crosses a barrier."""
     found = []
-    for own in surface["test loss"]:
-        barriers = [float(landscape.classify(surface.x, along) == "barrier") for along in own.unbind(-1)]
-        found.append(sum(barriers) / len(barriers) if bool(own.isfinite().all()) else np.nan)
+    for field in surface["test loss"]:
+        barriers = [float(landscape.classify(surface.x, along) == "barrier") for along in field.unbind(-1)]
+        found.append(sum(barriers) / len(barriers) if bool(field.isfinite().all()) else np.nan)
     return _over_runs(found)
 
 
 def _counts(surface: landscape.Surface) -> Array:
     """(runs,) saddle points inside the surface."""
-    found = [float(count(_saddles(own))) if bool(own.isfinite().all()) else np.nan for own in surface["test loss"]]
+    found = [
+        float(count(_saddles(field))) if bool(field.isfinite().all()) else np.nan for field in surface["test loss"]
+    ]
     return _over_runs(found)
 
 
-def _saddles(own: Tensor) -> Tensor:
-    return saddles(own, ROUNDING * float(own.max() - own.min()))
+def _saddles(field: Tensor) -> Tensor:
+    return saddles(field, ROUNDING * float(field.max() - field.min()))
 
 
 def _draw(run: Run, surfaces: dict[str, landscape.Surface]) -> None:
@@ -72,10 +74,10 @@ def _draw(run: Run, surfaces: dict[str, landscape.Surface]) -> None:
     caption = "Test loss of the first run; the start is the left edge, the two minima are the right corners."
     with run.figure("surfaces", caption, ncols=len(surfaces), figsize=(5.2 * len(surfaces), 4.2)) as axes:
         for panel, (name, surface) in zip(axes[0], surfaces.items(), strict=True):
-            own = surface["test loss"][0]
-            drawn = panel.contourf(surface.x, surface.y, own.log10().mT, levels=24)
+            field = surface["test loss"][0]
+            drawn = panel.contourf(surface.x, surface.y, field.log10().mT, levels=24)
             panel.figure.colorbar(drawn, ax=panel, label="log₁₀ of the test loss")
-            inside = _saddles(own).nonzero() + 1
+            inside = _saddles(field).nonzero() + 1
             if len(inside):
                 panel.plot(surface.x[inside[:, 0]], surface.y[inside[:, 1]], "x", color="red", label="saddle")
                 panel.legend(loc="lower left", fontsize=8)
@@ -102,12 +104,12 @@ def fig3_5(run: Run, settings: SimpleNamespace) -> list[Claim]:
         for task in (digits, spiral)
     }
     surfaces = {task.name: _surface(task, fits[task.name], settings.grid) for task in (digits, spiral)}
-    everything = {fit.arm: fit for own in fits.values() for fit in own}
+    everything = {fit.arm: fit for values in fits.values() for fit in values}
     run.save_curves(everything)
     run.summary(everything, HEADINGS)
     climbs = {name: _climbs(surface) for name, surface in surfaces.items()}
     counts = {name: _counts(surface) for name, surface in surfaces.items()}
-    has = {name: np.minimum(own, 1) for name, own in counts.items()}
+    has = {name: np.minimum(values, 1) for name, values in counts.items()}
     rows = [[name, *(f"{np.nanmean(values[name]):.3g}" for values in (climbs, has, counts))] for name in surfaces]
     columns = [
         "data",
@@ -118,9 +120,10 @@ def fig3_5(run: Run, settings: SimpleNamespace) -> list[Claim]:
     run.table("Surfaces", columns, rows)
     _draw(run, surfaces)
     run.note(
-        "The optimizer that is run twice is unsaid; it is AdLaLa, from the same weights with other batches and other "
-        f"noise. A grid point is a saddle if its eight neighbours are higher, lower, higher, lower as one walks around "
-        f"it, by more than {ROUNDING:g} of the surface's range; adjacent ones count once."
+        "The thesis does not name the optimizer that is run twice; here it is AdLaLa, from the same "
+        "weights with other batches and other noise. A grid point is a saddle if its eight neighbours are higher, "
+        f"lower, higher, lower in a circle around it, by more than {ROUNDING:g} of the surface's range; adjacent ones "
+        "count once."
     )
     half = np.full(run.replicas, 0.5)
     return [

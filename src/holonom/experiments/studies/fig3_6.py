@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.hidden_weights import histograms, history
-from ..setups.planar import TWO_TURNS, problem
-from ..setups.thermo import adam, adlala, sgd, sgld
+from ..setups.planar.hidden_weights import histograms, history
+from ..setups.planar.methods import adam, adlala, sgd, sgld
+from ..setups.planar.problem import TWO_TURNS, problem
 
 METHODS = {
     "SGD": sgd(0.2),

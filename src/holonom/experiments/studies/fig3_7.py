@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Run
-from ..setups.hidden_weights import histograms, history
-from ..setups.planar import FOUR_TURNS, problem
-from ..setups.thermo import adlala
+from ..setups.planar.hidden_weights import histograms, history
+from ..setups.planar.methods import adlala
+from ..setups.planar.problem import FOUR_TURNS, problem
 from .fig3_6 import METHODS
 
 WITH_LESS_FRICTION = {**METHODS, "AdLaLa": adlala(0.25, driving_noise=0.01, coupling=0.1, friction=0.1)}

@@ -1,4 +1,4 @@
-"""Thesis Fig. 3.8: where 100 runs leave the weights of a small network, and their accuracies."""
+"""Thesis Fig. 3.8: final weights of a small network in 100 runs, and their accuracies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater, near
 from ..run import Run
-from ..setups.hidden_weights import histograms, history
-from ..setups.planar import TWO_TURNS, problem
-from ..setups.thermo import adam, adlala, sgd, sgld
+from ..setups.planar.hidden_weights import histograms, history
+from ..setups.planar.methods import adam, adlala, sgd, sgld
+from ..setups.planar.problem import TWO_TURNS, problem
 
 METHODS = {
     "SGD": sgd(0.1),

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..base import experiment
 from ..claims import Claim, best
 from ..run import Fit, Run
-from ..setups.spiral_depth import HEADINGS, PER_EPOCH, constrained, data, free, settled
+from ..setups.planar.spiral_depth import PER_EPOCH, constrained, data, free
+from ..setups.shared.curves import HEADINGS, late_mean
 
 PENALTY = 0.05
 ARMS = ("SGD", "orthogonal start", "orthogonal penalty", "o-CoLA-od")
@@ -33,7 +34,7 @@ def fig4(run: Run, settings: SimpleNamespace) -> list[Claim]:
     named = {f"{arm}, p={depth}": fit for depth, fits in by_depth.items() for arm, fit in fits.items()}
     run.save_curves(named)
     run.summary(named, HEADINGS)
-    rows = [[arm, *(f"{100 * settled(fits[arm]).mean():.1f}" for fits in by_depth.values())] for arm in ARMS]
+    rows = [[arm, *(f"{100 * late_mean(fits[arm]).mean():.1f}" for fits in by_depth.values())] for arm in ARMS]
     run.table("Test accuracy in the last tenth of training, %", ["method", *(f"p = {p}" for p in by_depth)], rows)
     picture(run, by_depth)
     run.note(
@@ -46,7 +47,7 @@ def fig4(run: Run, settings: SimpleNamespace) -> list[Claim]:
         best(
             f"o-CoLA-od is the most accurate with {depth} hidden layers",
             "highest of four",
-            {arm: settled(fit) for arm, fit in fits.items()},
+            {arm: late_mean(fit) for arm, fit in fits.items()},
             "o-CoLA-od",
         )
         for depth, fits in by_depth.items()
@@ -78,7 +79,7 @@ def picture(run: Run, by_depth: dict[int, dict[str, Fit]]) -> None:
     caption = "Test accuracy in the last tenth of training against depth: mean over runs and its standard error."
     with run.figure("fig4-depth", caption, figsize=(6, 4)) as axes:
         for arm in ARMS:
-            finals = [100 * settled(fits[arm]) for fits in by_depth.values()]
+            finals = [100 * late_mean(fits[arm]) for fits in by_depth.values()]
             errors = [values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0 for values in finals]
             axes[0, 0].errorbar(list(by_depth), [v.mean() for v in finals], errors, marker="o", capsize=3, label=arm)
         axes[0, 0].set(xlabel="hidden layers p", ylabel="test accuracy, %", xticks=list(by_depth))

@@ -1,4 +1,4 @@
-"""Thesis Fig. 5.10: neither a larger step nor a pause alone does what slow biases do."""
+"""Thesis Fig. 5.10: neither a larger step nor a pause alone has the effect of slow biases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.slow_biases import CI, MULTIRATE, PAPER, SGD, SMOKE, compare, faster, sgd, slow
+from ..setups.mts.slow_biases import CI, MULTIRATE, PAPER, SGD, SMOKE, compare, faster, sgd, slow
 
 LARGER, PAUSED, LEAP = "biases with h = 1 every step", "biases paused, same h", "slow biases, no drift"
 

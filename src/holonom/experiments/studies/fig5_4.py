@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim
 from ..run import Run
-from ..setups.image_transfer import transfer
-from ..setups.multirate_transfer import arms_at_best_rates, compare
-from ..setups.transfer_report import report, usual_claims
+from ..setups.transfer.comparison import arms_at_best_rates, compare
+from ..setups.transfer.images import transfer
+from ..setups.transfer.report import report, usual_claims
 
 
 @experiment(
@@ -43,7 +43,7 @@ def fig5_4(run: Run, settings: SimpleNamespace) -> list[Claim]:
         f"No download: {settings.model} (3×3 stem) pre-trained on {settings.source} and fine-tuned on "
         f"{settings.points} images of {settings.target} stands for ImageNet and CIFAR-10; batches of {settings.batch}, "
         f"h/k = {images.task.lr:g}, of {', '.join(f'{rate:g}' for rate in settings.rates)}. Batch statistics follow "
-        "the new images in all arms and are estimated anew before a network is judged. Times are ratios of cycles made "
-        f"right after each other, with batches of {settings.timed_batch}."
+        "the new images in all arms and are estimated again before a network is evaluated. Times are ratios of cycles "
+        f"made right after each other, with batches of {settings.timed_batch}."
     )
     return usual_claims(outcomes, "almost half")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim
 from ..run import Run
-from ..setups.multirate_transfer import OURS, OURS_LAST, arms_at_best_rates, compare
-from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
-from ..setups.transfer_report import report, usual_claims
+from ..setups.transfer.comparison import OURS, OURS_LAST, arms_at_best_rates, compare
+from ..setups.transfer.report import report, usual_claims
+from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
 
 
 @experiment(

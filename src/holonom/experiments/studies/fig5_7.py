@@ -12,9 +12,9 @@ from ...data import ImageSet, mnist
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Fit, Run, accuracy_and_loss, both
-from ..setups.random_subsets import Make, Perceptron, pixels, sgd, subsets
-from ..setups.spiral_depth import settled
-from ..setups.transfer_steps import check_apart
+from ..setups.mts.random_subsets import Make, Perceptron, pixels, sgd, subsets
+from ..setups.shared.curves import late_mean
+from ..setups.transfer.finetuning import check_split
 
 BATCH = 128
 DROPOUT = (0.2, 0.5)
@@ -47,18 +47,18 @@ HEADINGS = {
 )  # fmt: skip
 def fig5_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     digits = mnist(run.root)
-    check_apart(settings.train, settings.held_out, len(digits.train_labels))
+    check_split(settings.train, settings.held_out, len(digits.train_labels))
     fits: dict[str, Fit] = {}
     claims: list[Claim] = []
     for momentum in settings.momenta:
-        claims += judge(run, settings, digits, momentum, fits)
+        claims += compare(run, settings, digits, momentum, fits)
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
     per_epoch = settings.train // BATCH
     run.curves(fits, "test_accuracy", "test accuracy", "Test accuracy: mean and 10–90 % band over runs.", per_epoch)
     run.curves(fits, "train_loss", "train loss", "Training loss, all weights on.", per_epoch, yscale="log")
     run.note(
-        f"Unsaid in the thesis and chosen here: {settings.hidden} hidden nodes, batches of {BATCH}, "
+        f"Not in the thesis and chosen here: {settings.hidden} hidden nodes, batches of {BATCH}, "
         f"{settings.train} training images, {settings.epochs} epochs. k is the one of {settings.periods} with the "
         f"highest accuracy on {settings.held_out} held-out training images. The caption says SGD, section 5.9.3 "
         f"μ = 0.9 unless indicated otherwise: all arms are trained with μ of {settings.momenta}. The caption's 0.8 and "
@@ -69,7 +69,9 @@ def fig5_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     return claims
 
 
-def judge(run: Run, settings: SimpleNamespace, digits: ImageSet, momentum: float, fits: dict[str, Fit]) -> list[Claim]:
+def compare(
+    run: Run, settings: SimpleNamespace, digits: ImageSet, momentum: float, fits: dict[str, Fit]
+) -> list[Claim]:
     """Train all arms with one momentum, and choose k on held-out images."""
     off = dict(zip(("1.weight", "4.weight"), settings.off, strict=True))
 
@@ -78,12 +80,12 @@ def judge(run: Run, settings: SimpleNamespace, digits: ImageSet, momentum: float
         fits[arm] = train(run, settings, digits, arm, make, dropout)
         return fits[arm]
 
-    plain = settled(add("SGD", sgd(momentum)))
+    plain = late_mean(add("SGD", sgd(momentum)))
     ours = {k: add(f"multirate subsets, k = {k}", subsets(off, momentum, k)) for k in settings.periods}
-    zeros = settled(add("zeros without multirate", subsets(off, momentum)))
+    zeros = late_mean(add("zeros without multirate", subsets(off, momentum)))
     add("SGD with dropout", sgd(momentum), DROPOUT)
-    k = max(ours, key=lambda k: float(settled(ours[k], "valid_accuracy").mean()))
-    best, which = settled(ours[k]), f"μ = {momentum:g} (k = {k})"
+    k = max(ours, key=lambda k: float(late_mean(ours[k], "valid_accuracy").mean()))
+    best, which = late_mean(ours[k]), f"μ = {momentum:g} (k = {k})"
     return [
         greater(f"multirate subsets beat SGD, {which}", "higher (figure)", best, plain),
         greater(f"the multirate component matters, {which}", "not as well (figure)", best, zeros),
@@ -107,5 +109,5 @@ def train(
         accuracy_and_loss(cross_entropy, *test, "test", shared=True),
     )
     steps = settings.epochs * batches.per_epoch
-    looks = min(40, settings.epochs)
-    return run.fit(arm, ensemble, make(ensemble), cross_entropy, batches, steps, evaluate, looks, compiled=False)
+    evaluations = min(40, settings.epochs)
+    return run.fit(arm, ensemble, make(ensemble), cross_entropy, batches, steps, evaluate, evaluations, compiled=False)

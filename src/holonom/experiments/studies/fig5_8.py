@@ -11,8 +11,8 @@ from ...data import penn_treebank
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Fit, Run
-from ..setups.language import LENGTH, Text, fit, lowest, text
-from ..setups.random_subsets import EncodedText, Make, sgd, subsets
+from ..setups.mts.random_subsets import EncodedText, Make, sgd, subsets
+from ..setups.shared.language_model import LENGTH, Text, fit, lowest, text
 
 PATTERNS = ("layers.*.attention.*.weight", "layers.*.feedforward.*.weight")
 Train = Callable[[str, Text, float, bool], Fit]  # arm, text, probability, whether it is a search
@@ -68,7 +68,7 @@ def fig5_8(run: Run, settings: SimpleNamespace) -> list[Claim]:
     per_epoch = (len(words.train) - 1) // LENGTH
     run.curves(fits, "valid_loss", "validation loss", "Validation loss: mean over runs.", per_epoch)
     run.note(
-        f"Unsaid in the thesis and chosen here: which weights rest (those of attention and feed-forward layers), "
+        f"Not in the thesis and chosen here: which weights rest (those of attention and feed-forward layers), "
         f"k = {settings.steps_off}, word vectors of width {settings.width}, windows of {LENGTH} words, "
         f"{settings.epochs} epochs. μ = {settings.momentum:g}, as section 5.9.3 has it where a caption says nothing "
         "else; SGD without momentum is shown beside. The probability is chosen for subsets and for dropout apart, by "

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.slow_biases import CI, MULTIRATE, PAPER, SGD, SMOKE, compare, sgd, slow
+from ..setups.mts.slow_biases import CI, MULTIRATE, PAPER, SGD, SMOKE, compare, sgd, slow
 
 
 @experiment(

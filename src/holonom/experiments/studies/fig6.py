@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.descent import FRICTION, MOMENTUM, STEP, WEIGHT_DECAY
-from ..setups.kernels import CI, PAPER, SMOKE, draw, set_up, train
+from ..setups.cifar.optimizers import FRICTION, MOMENTUM, STEP, WEIGHT_DECAY
+from ..setups.cifar.orthogonal_kernels import CI, PAPER, SMOKE, draw, setup_note, train
 
 FREE, DECAYED, ORTHOGONAL = "SGD-m", f"SGD-m, weight decay {WEIGHT_DECAY:g}", "o-CoLA-ud"
 
@@ -31,7 +31,7 @@ def fig6(run: Run, settings: SimpleNamespace) -> list[Claim]:
         {FREE: {"weight_decay": 0.0}, DECAYED: {}, ORTHOGONAL: {"weight_decay": 0.0, "method": "o-CoLA-ud"}},
     )
     draw(run, arms, "Train loss, test loss and test accuracy: mean and range over runs.")
-    run.note(set_up(settings))
+    run.note(setup_note(settings))
     run.note(
         f"SGD has lr {STEP:g}, divided by ten after one and two thirds of the epochs, and momentum {MOMENTUM:g}. The "
         "paper re-scales the step of o-CoLA-ud “to match the parameters of SGD-m”, with the same schedule; here "

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, STAGES, Study
-from ..setups.lines import draw
+from ..setups.cifar.study import CI, PAPER, SMOKE, STAGES, Study
+from ..setups.shared.loss_lines import draw
 
 DEPTHS = {"ResNet-18": "resnet18", "ResNet-34": "resnet34", "ResNet-50": "resnet50"}
 

@@ -11,11 +11,11 @@ from ...data import spirals
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Array, Fit, Run
-from ..setups.lines import Line, by_layer, line, mostly_barrier, mostly_none, table
-from ..setups.lines import draw as draw_lines
-from ..setups.planar import HEADINGS
-from ..setups.tasks import on_spirals
-from ..setups.thermo import adam
+from ..setups.perceptrons.tasks import by_layer, line, on_spirals
+from ..setups.planar.methods import adam
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import Line, mostly_barrier, mostly_none, table
+from ..setups.shared.loss_lines import draw as draw_lines
 
 EARLY = 4  # layers that the thesis finds to have barriers
 STEP, POINTS = 1e-3, 1000
@@ -53,18 +53,18 @@ def fig6_17(run: Run, settings: SimpleNamespace) -> list[Claim]:
             start = task.ensemble()
             whole = line(task, start, fit.ensemble, settings.points)
             lines[name] = {WHOLE: whole, **by_layer(task, start, fit.ensemble, settings.points)}
-        for name, own in lines.items():
-            table(run, own, f"Barriers on the spiral of {turns} turns with {name} nodes in the hidden layers")
+        for name, layer_lines in lines.items():
+            table(run, layer_lines, f"Barriers on the spiral of {turns} turns with {name} nodes in the hidden layers")
         caption = f"Spiral of {turns} turns: test loss while one layer, or all, move from initial to trained weights."
-        panels = {f"{turns} turns, {name} nodes": own for name, own in lines.items()}
+        panels = {f"{turns} turns, {name} nodes": layer_lines for name, layer_lines in lines.items()}
         draw_lines(run, f"layers-{turns}-turns", panels, caption)
         claims += _claims(f"{turns} turns", *lines.values())
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
     run.note(
-        f"Unsaid, and chosen here: spirals of earlier chapters, {POINTS} + {POINTS} points, 5 % batches, Adam at "
-        "h = 0.001. Six hidden layers have seven layers of weights, so the thesis's layers 5–8 are 5–7 here; wide "
-        f"layers have {wide} nodes."
+        f"Not in the thesis, and chosen here: spirals of earlier chapters, {POINTS} + {POINTS} points, 5 % batches, "
+        "Adam at h = 0.001. Six hidden layers have seven layers of weights, so the thesis's layers 5–8 are 5–7 here; "
+        f"wide layers have {wide} nodes."
     )
     lowest = np.min([fit.final("test_accuracy") for fit in fits.values()], 0)  # of the networks with one seed
     return [near("all reach full test accuracy: the lowest", "100 %", lowest, 1.0, 0.02), *claims]

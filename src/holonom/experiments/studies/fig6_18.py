@@ -10,10 +10,10 @@ from ...landscape import blocks_of
 from ..base import experiment
 from ..claims import Claim, best
 from ..run import Array, Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study
-from ..setups.lines import draw
-from ..setups.networks import untrained
-from ..setups.recipes import Recipe
+from ..setups.cifar.networks import untrained
+from ..setups.cifar.recipes import Recipe
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study
+from ..setups.shared.loss_lines import draw
 
 BLOCK, FULL, STATISTICS = "stages.2", "whole block", "running mean and variance"
 
@@ -55,15 +55,17 @@ def fig6_18(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "Test loss while a group of the third block's parameters moves.",
         yscale="log",
     )
-    apart = {name: _apart(arm, name) for name in arm.blocks if name != FULL}
-    heights = {name: -np.abs(arm.blocks[name].heights() - arm.blocks[FULL].heights()) for name in apart}
+    differences = {name: _difference(arm, name) for name in arm.blocks if name != FULL}
+    heights = {name: -np.abs(arm.blocks[name].heights() - arm.blocks[FULL].heights()) for name in differences}
     return [
-        best("the running statistics' line is most like the block's", "governed by them", apart, STATISTICS, True),
+        best(
+            "the running statistics' line is most like the block's", "governed by them", differences, STATISTICS, True
+        ),
         best("and so is the height of its barrier", "governed by them", heights, STATISTICS),
     ]
 
 
-def _apart(arm: Arm, name: str) -> Array:
+def _difference(arm: Arm, name: str) -> Array:
     """(runs,) root mean square difference of a group's line from the full block's."""
     squared = (arm.blocks[name].values - arm.blocks[FULL].values) ** 2
     root: Array = np.sqrt(squared.mean(1))

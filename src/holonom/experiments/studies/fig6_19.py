@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, as_published, vgg_layers
-from ..setups.lines import draw, mostly
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published, vgg_layers
+from ..setups.shared.loss_lines import draw, mostly
 
 NORMED, PLAIN = "vgg11", "vgg11 without norm"
 WITH_BARRIERS = tuple(f"layer {i}" for i in range(4, 11))  # published

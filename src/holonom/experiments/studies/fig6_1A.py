@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.lines import Line, line, mostly_barrier, mostly_none, table
-from ..setups.lines import draw as draw_lines
-from ..setups.planar import FOUR_TURNS, HEADINGS, TWO_TURNS
-from ..setups.tasks import on_digits, on_spirals
-from ..setups.thermo import adam
+from ..setups.perceptrons.tasks import line, on_digits, on_spirals
+from ..setups.planar.methods import adam
+from ..setups.planar.problem import FOUR_TURNS, TWO_TURNS
+from ..setups.shared.curves import HEADINGS
+from ..setups.shared.loss_lines import Line, mostly_barrier, mostly_none, table
+from ..setups.shared.loss_lines import draw as draw_lines
 
 HIDDEN, STEP = (50, 50), 5e-4
 OWN, FRESH, UNTRAINED = "initial to trained", "fresh to trained", "initial to fresh"
@@ -65,7 +66,7 @@ def fig6_1a(run: Run, settings: SimpleNamespace) -> list[Claim]:
     for task in (digits, *spirals):
         epochs = settings.epochs if task is digits else settings.spiral_epochs
         fit = task.fit("Adam", adam(STEP), epochs * task.per_epoch)
-        initial, fresh = task.ensemble(), task.elsewhere()
+        initial, fresh = task.ensemble(), task.independent()
         fits[task.name] = fit
         lines[task.name] = {
             OWN: line(task, initial, fit.ensemble, settings.points),
@@ -74,12 +75,12 @@ def fig6_1a(run: Run, settings: SimpleNamespace) -> list[Claim]:
         }
     run.save_curves(fits)
     run.summary(fits, HEADINGS)
-    table(run, {f"{task}, {name}": one for task, own in lines.items() for name, one in own.items()})
+    table(run, {f"{task}, {name}": one for task, by_name in lines.items() for name, one in by_name.items()})
     draw_lines(run, "lines", lines, "Test loss along lines between weights: mean over runs and single runs.")
     run.note(
         f"As in 6.1.10.1: two layers of 50 nodes, Adam with h = {STEP:g}, batches of 128 digits and of 500 points "
-        f"({train:,} to train, {test:,} to test). Unsaid, and chosen here: how long it trains, and the spirals' turns, "
-        "two and four as in earlier chapters."
+        f"({train:,} to train, {test:,} to test). Not in the thesis, and chosen here: how long it trains, "
+        "and the spirals' turns, two and four as in earlier chapters."
     )
     return [
         mostly_none("MNIST: no barrier from the initial weights", "monotone (blue)", lines[digits.name][OWN]),
@@ -89,10 +90,10 @@ def fig6_1a(run: Run, settings: SimpleNamespace) -> list[Claim]:
 
 
 def _about_spirals(name: str, lines: dict[str, Line]) -> list[Claim]:
-    own, fresh = lines[OWN], lines[FRESH]
-    top, initial = own.values.max(1), own.values[:, 0]
+    from_initial, fresh = lines[OWN], lines[FRESH]
+    top, initial = from_initial.values.max(1), from_initial.values[:, 0]
     return [
-        mostly_barrier(f"spiral, {name}: a barrier from the initial weights", "barriers appear", own),
+        mostly_barrier(f"spiral, {name}: a barrier from the initial weights", "barriers appear", from_initial),
         greater(f"spiral, {name}: the barrier rises above the initial loss", "above it", top, initial, margin=0.01),
-        greater(f"spiral, {name}: higher from fresh weights", "even higher", fresh.heights(), own.heights()),
+        greater(f"spiral, {name}: higher from fresh weights", "even higher", fresh.heights(), from_initial.heights()),
     ]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, fact, most
 from ..run import Run
-from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Study, as_published, mean_shape
-from ..setups.lines import draw, mostly, mostly_none
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, Study, as_published, mean_shape
+from ..setups.shared.loss_lines import draw, mostly, mostly_none
 
 
 @experiment(

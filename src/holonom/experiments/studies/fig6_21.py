@@ -9,8 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Array, Run
-from ..setups.crowds import SCALES, crowds
-from ..setups.people import percent
+from ..setups.people.seed_ensembles import SCALES, seed_ensembles
+from ..setups.people.study import percent
 
 Shares = dict[str, dict[float, Array]]  # kind of network → test accuracy → (repetitions,) percent
 
@@ -26,18 +26,18 @@ Shares = dict[str, dict[float, Array]]  # kind of network → test accuracy → 
     **SCALES,
 )
 def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    given, found = crowds(run, settings)
+    inputs, ensembles = seed_ensembles(run, settings)
     shares: dict[str, Shares] = {"A": {}, "C": {}}
-    for kind, crowd in found.items():
-        for letter, own in shares.items():
-            own[kind] = {
-                target: np.array([100 * one.share(letter) for one in crowd.found(number, given.people)])
-                for number, target in enumerate(crowd.targets)
+    for kind, ensemble in ensembles.items():
+        for letter, by_kind in shares.items():
+            by_kind[kind] = {
+                target: np.array([100 * one.share(letter) for one in ensemble.agreements(number, inputs.people)])
+                for number, target in enumerate(ensemble.targets)
             }
-    for letter, own in shares.items():
+    for letter, by_kind in shares.items():
         rows = [
             [f"{kind}, {percent(target)}", f"{values.mean():.1f} ± {values.std():.1f}"]
-            for kind, by_target in own.items()
+            for kind, by_target in by_kind.items()
             for target, values in by_target.items()
         ]
         run.table(f"Images of type {letter}, %; ± over repetitions", ["network, test accuracy", "% of images"], rows)
@@ -48,13 +48,13 @@ def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
         )
     low, high = settings.targets[0], settings.targets[-1]
     claims = []
-    for kind in found:
+    for kind in ensembles:
         a, c = shares["A"][kind], shares["C"][kind]
         between = f"{kind}, {percent(low)} → {percent(high)}"
         claims.append(greater(f"{between}: type A falls", "falls", a[low], a[high]))
         claims.append(greater(f"{between}: type C rises", "rises", c[high], c[low]))
     top = percent(high)
-    least, most = ({kind: own[high] for kind, own in shares[letter].items()} for letter in "AC")
+    least, most = ({kind: by_kind[high] for kind, by_kind in shares[letter].items()} for letter in "AC")
     claims.append(best(f"{top}: the MLP has the fewest of type A", "lowest of three", least, "MLP", lowest=True))
     claims.append(best(f"{top}: the MLP has the most of type C", "largest of three", most, "MLP"))
     return claims
@@ -63,8 +63,8 @@ def fig6_21(run: Run, settings: SimpleNamespace) -> list[Claim]:
 def _draw(run: Run, shares: dict[str, Shares]) -> None:
     caption = "Images of types A (left) and C (right) by test accuracy: mean and deviation over repetitions."
     with run.figure("types", caption, ncols=2, figsize=(9, 3.8)) as axes:
-        for panel, (letter, own) in zip(axes[0], shares.items(), strict=True):
-            for kind, by_target in own.items():
+        for panel, (letter, by_kind) in zip(axes[0], shares.items(), strict=True):
+            for kind, by_target in by_kind.items():
                 x = [100 * target for target in by_target]
                 mean, deviation = ([f(values) for values in by_target.values()] for f in (np.mean, np.std))
                 panel.errorbar(x, mean, deviation, fmt="o-", capsize=3, label=kind)

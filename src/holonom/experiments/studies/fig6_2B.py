@@ -1,4 +1,4 @@
-"""Thesis Fig. 6.2B: a start that has learned random labels by heart."""
+"""Thesis Fig. 6.2B: training from weights that have memorised random labels."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Study, as_published
-from ..setups.lines import draw
-from ..setups.recipes import Recipe, Start
+from ..setups.cifar.recipes import Recipe, Start
+from ..setups.cifar.study import CI, PAPER, SMOKE, Study, as_published
+from ..setups.shared.loss_lines import draw
 
-FITTED = 0.999  # training accuracy that counts as all of it: one image in a thousand may be met wrongly
+FITTED = 0.999  # training accuracy at which labels count as memorised
 
 
 def memorised(study: Study, epochs: int) -> Recipe:
     """Without weight decay and augmentation, on random labels, until they are fitted."""
-    return replace(study.base, weight_decay=0.0, augmented=False, random_labels=True, epochs=epochs, enough=FITTED)
+    return replace(
+        study.base, weight_decay=0.0, augmented=False, random_labels=True, epochs=epochs, stop_accuracy=FITTED
+    )
 
 
 @experiment(

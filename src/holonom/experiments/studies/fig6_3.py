@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, fact, greater
 from ..run import Array, Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.lines import Line, draw, mostly
-from ..setups.recipes import Recipe, Start
+from ..setups.cifar.recipes import Recipe, Start
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published
+from ..setups.shared.loss_lines import Line, draw, mostly
 
 
 def tops(line: Line) -> Array:
@@ -27,7 +27,7 @@ def from_top(study: Study, scratch: Arm) -> Arm:
     def begin(number: int, recipe: Recipe) -> Start:
         return Start(scratch.recipe.seeded(recipe.seed), float(places[number]))
 
-    return study.arm("from the barrier", scratch.recipe, begin=begin)
+    return study.arm("from the barrier", scratch.recipe, start_of=begin)
 
 
 @experiment(
@@ -58,18 +58,18 @@ def fig6_3(run: Run, settings: SimpleNamespace) -> list[Claim]:
     draw(run, "lines", shown, "Test loss from initial to trained weights, without weight decay.")
     for metric, heading in (("train_loss", "training loss"), ("test_accuracy", "test accuracy")):
         run.curves(arms, metric, heading, f"{heading.capitalize()} of each epoch.", scratch.recipe.per_epoch)
-    kept = crossing if crossing.any() else np.ones_like(crossing)
+    selected = crossing if crossing.any() else np.ones_like(crossing)
     return [
         fact("some runs cross a barrier", "some seeds", float(crossing.mean()), bool(crossing.any())),
-        *_claims(top, scratch, kept),
+        *_claims(top, scratch, selected),
     ]
 
 
-def _claims(top: Arm, scratch: Arm, kept: Array) -> list[Claim]:
+def _claims(top: Arm, scratch: Arm, selected: Array) -> list[Claim]:
     """About the chosen runs."""
-    from_top, from_scratch = (Line(arm.whole.alphas, arm.whole.values[kept]) for arm in (top, scratch))
-    higher, lower = (arm.accuracy[kept] for arm in (top, scratch))
-    slow, fast = (arm.curves["train_loss"].mean(0)[kept] for arm in (scratch, top))
+    from_top, from_scratch = (Line(arm.whole.alphas, arm.whole.values[selected]) for arm in (top, scratch))
+    higher, lower = (arm.accuracy[selected] for arm in (top, scratch))
+    slow, fast = (arm.curves["train_loss"].mean(0)[selected] for arm in (scratch, top))
     return [
         greater("the top's loss is above the initial one", "higher", from_top.values[:, 0], from_scratch.values[:, 0]),
         mostly("the line falls from the top", "monotone", from_top, "no barrier"),

@@ -1,4 +1,4 @@
-"""Thesis Fig. 6.4, right: a trained network that forgets one block and trains again."""
+"""Thesis Fig. 6.4, right: a trained network with one block reset, trained again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, fact, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, STAGES, Arm, Study, as_published, mean_shape
-from ..setups.lines import draw
-from ..setups.recipes import Start
+from ..setups.cifar.recipes import Start
+from ..setups.cifar.study import CI, PAPER, SMOKE, STAGES, Arm, Study, as_published, mean_shape
+from ..setups.shared.loss_lines import draw
 
 PUBLISHED = {"B1": 91.79, "B2": 91.83, "B3": 92.35, "B4": 90.97}  # test accuracies in per cent
 
 
 def forgetful(study: Study, block: str) -> Arm:
-    """Everything trained but one block, and training as usual from there."""
+    """Train as usual from a trained network with one block reset."""
     pattern = STAGES[block]
     assert isinstance(pattern, str)
-    return study.arm(f"{block} forgotten", start=Start(study.base, forgotten=(pattern,)))
+    return study.arm(f"{block} forgotten", start=Start(study.base, reset=(pattern,)))
 
 
 @experiment(

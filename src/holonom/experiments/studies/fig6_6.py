@@ -9,8 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Study
-from ..setups.lines import draw, mostly
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, Study
+from ..setups.shared.loss_lines import draw, mostly
 
 
 @experiment(

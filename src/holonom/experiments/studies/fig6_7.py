@@ -9,9 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, fact
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Study, as_published
-from ..setups.descent import WEIGHT_DECAY
-from ..setups.lines import draw, mostly
+from ..setups.cifar.optimizers import WEIGHT_DECAY
+from ..setups.cifar.study import CI, PAPER, SMOKE, Study, as_published
+from ..setups.shared.loss_lines import draw, mostly
 
 LITTLE, SOME, MUCH = (0.0, 1e-5), 1e-4, 1e-3
 

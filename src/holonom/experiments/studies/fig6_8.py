@@ -1,4 +1,4 @@
-"""Thesis Fig. 6.8: fixed steps, and how far they travel."""
+"""Thesis Fig. 6.8: constant steps, and the distance travelled."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.lines import draw, mostly
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published
+from ..setups.shared.loss_lines import draw, mostly
 
 DISTANCES = {0.1: 1.03, 0.01: 0.88, 0.001: 0.22}  # published, by h (6.3)
 
 
 def fixed(study: Study, step: float) -> Arm:
-    return study.arm(f"fixed h = {step:g}", step=step, falling=False)
+    return study.arm(f"fixed h = {step:g}", step=step, step_decay=False)
 
 
 @experiment(

@@ -9,9 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Run
-from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, Arm, Study, as_published, barrier_blocks, barrier_note
+from ..setups.shared.loss_lines import draw
 
 
 @experiment(
@@ -28,12 +27,12 @@ from ..setups.lines import draw
 def fig6_9(run: Run, settings: SimpleNamespace) -> list[Claim]:
     study = Study(run, settings)
     base = study.arm("0.1 for all", blocks=BLOCKS)
-    high, found = divided(base)
+    high, found = barrier_blocks(base)
     careful = study.arm(
-        "0.01 with barriers", blocks=BLOCKS, apart=tuple(str(BLOCKS[name]) for name in high), apart_step=0.01
+        "0.01 with barriers", blocks=BLOCKS, special_blocks=tuple(str(BLOCKS[name]) for name in high), special_step=0.01
     )
     arms = {arm.arm: arm for arm in (base, careful)}
-    study.report(arms, says_which(high, found))
+    study.report(arms, barrier_note(high, found))
     draw(
         run,
         "lines",

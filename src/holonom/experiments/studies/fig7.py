@@ -12,8 +12,17 @@ from .. import ranks
 from ..base import experiment
 from ..claims import Claim, greater, near
 from ..run import Fit, Run
-from ..setups.fashion import BATCH, HEADINGS, Constrained, Images, averaged, constrained, load, momentum
-from ..setups.momentum import Momentum
+from ..setups.perceptrons.fashion_mnist import (
+    BATCH,
+    HEADINGS,
+    Constrained,
+    Images,
+    averaged,
+    constrained,
+    load,
+    momentum,
+)
+from ..setups.shared.optimizers import Momentum
 
 PUBLISHED = Constrained("circle", (0.05, 0.1), 0.3, 1.0)
 # Test accuracy in % and test loss, without and with weight decay 1e-4 (Table 4.3).
@@ -73,7 +82,7 @@ def fig7(run: Run, settings: SimpleNamespace) -> list[Claim]:
         f"The {settings.train:,} training images are drawn from the published training file, the rest of it and the "
         "published test file are the test set; pixels lie in [0, 1]. The last two rows' settings were chosen among "
         f"{sum(settings.search)} random ones by cross-validation inside the training images ({settings.search_epochs} "
-        "epochs), the published ones among them; no test image was looked at. The grid's best cells are chosen on the "
+        "epochs), the published ones among them; no test image was used. The grid's best cells are chosen on the "
         "test set, which favours SGD-m."
     )
     claims = verdicts(sgd, cola)
@@ -95,8 +104,8 @@ def verdicts(sgd: dict[Momentum, Fit], cola: dict[str, Fit]) -> list[Claim]:
     loss = {cell: fit.final("test_loss") for cell, fit in sgd.items()}
     best = max(accuracy, key=lambda cell: float(accuracy[cell].mean()))
     lowest = min(loss, key=lambda cell: float(loss[cell].mean()))
-    own, tuned, tuned_loss = cola.values()
-    hits, nll = own.final("test_accuracy"), own.final("test_loss")
+    published_fit, tuned, tuned_loss = cola.values()
+    hits, nll = published_fit.final("test_accuracy"), published_fit.final("test_loss")
     return [
         greater("c-CoLA-ud is more accurate than SGD-m", "87.63 against 87.39 %", hits, accuracy[PLAIN]),
         greater("c-CoLA-ud is more accurate than SGD-m with decay", "87.63 against 87.47 %", hits, accuracy[DECAYED]),
@@ -120,7 +129,7 @@ def verdicts(sgd: dict[Momentum, Fit], cola: dict[str, Fit]) -> list[Claim]:
     ]
 
 
-# ── the method's own best settings ───────────────────────────────────────────────────────────────
+# ── search for the best settings ────────────────────────────────────────────────────────────────
 
 
 def search(run: Run, settings: SimpleNamespace, images: Images) -> tuple[Constrained, Constrained]:
@@ -175,7 +184,7 @@ def retrain(
     return {name: fits[cell] for name, cell in named.items()}, {name: scores[cell] for name, cell in named.items()}
 
 
-# ── what is shown ────────────────────────────────────────────────────────────────────────────────
+# ── results ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def tables(
@@ -192,8 +201,8 @@ def tables(
             accuracy, loss = TABLE[cell.lr, cell.momentum][bool(cell.weight_decay)]
             published = f"{accuracy} % / {loss}"
         rows.append([str(cell), published, _score(fit)])
-    for (name, fit), own in zip(cola.items(), chosen.values(), strict=True):
-        rows.append([name, "87.63 % / 0.386" if own == PUBLISHED else "–", _score(fit)])
+    for (name, fit), setting in zip(cola.items(), chosen.values(), strict=True):
+        rows.append([name, "87.63 % / 0.386" if setting == PUBLISHED else "–", _score(fit)])
     run.table("Test accuracy and loss, paper and here", ["method", "published", "measured (mean of runs)"], rows)
     rows = [[name, f"{100 * accuracy:.2f}", f"{loss:.3f}"] for name, (accuracy, loss) in together.items()]
     run.table("Averaging the runs' predictions", ["method", "test accuracy %", "test loss"], rows)

@@ -1,4 +1,4 @@
-"""Paper Fig. D2: a little temperature for orthogonality-constrained training."""
+"""Paper Fig. D2: a small temperature in orthogonality-constrained training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Fit, Run
-from ..setups.spiral_depth import HEADINGS, PER_EPOCH, constrained, data, settled
+from ..setups.planar.spiral_depth import PER_EPOCH, constrained, data
+from ..setups.shared.curves import HEADINGS, late_mean
 
 TEMPERATURES = (0.0, 1e-6)
 COLD, WARM = "τ = 0", "τ = 1e-6"
@@ -40,7 +41,7 @@ def figD2(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "The final accuracy is that of the last tenth. "
         f"Both claims average every run over the depths {', '.join(map(str, settings.depths))}."
     )
-    final = {arm: np.mean([settled(fits[arm]) for fits in by_depth.values()], 0) for arm in (COLD, WARM)}
+    final = {arm: np.mean([late_mean(fits[arm]) for fits in by_depth.values()], 0) for arm in (COLD, WARM)}
     along = {arm: np.mean([throughout(fits[arm]) for fits in by_depth.values()], 0) for arm in (COLD, WARM)}
     return [
         greater("temperature speeds up training", "faster", along[WARM], along[COLD]),

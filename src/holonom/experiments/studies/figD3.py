@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.descent import STEP
-from ..setups.kernels import CI, PAPER, SMOKE, draw, set_up, train
+from ..setups.cifar.optimizers import STEP
+from ..setups.cifar.orthogonal_kernels import CI, PAPER, SMOKE, draw, setup_note, train
 
 FREE, ORTHOGONAL = "SGD", "o-CoLA-od"
 
@@ -25,13 +25,13 @@ FREE, ORTHOGONAL = "SGD", "o-CoLA-od"
     paper=PAPER,
 )
 def figD3(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    plain = {"weight_decay": 0.0, "momentum": 0.0, "falling": False}
+    plain = {"weight_decay": 0.0, "momentum": 0.0, "step_decay": False}
     arms = train(run, settings, {FREE: plain, ORTHOGONAL: {**plain, "method": "o-CoLA-od"}})
     draw(run, arms, "Train loss, test loss and test accuracy: mean and range over runs.")
-    run.note(set_up(settings))
+    run.note(setup_note(settings))
     run.note(
-        f"Both take steps of {STEP:g} without momentum, weight decay or a schedule, of which the paper does not speak. "
-        "“Throughout training” is asked of the test loss averaged over all epochs."
+        f"Both take steps of {STEP:g} without momentum, weight decay or a schedule, which the paper does not mention. "
+        "“Throughout training” is tested on the mean of the test loss over all epochs."
     )
     free, orthogonal = arms[FREE], arms[ORTHOGONAL]
     along = {arm.arm: arm.curves["test_loss"].mean(0) for arm in arms.values()}

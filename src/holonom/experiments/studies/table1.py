@@ -9,8 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Run
-from ..setups.boundaries import mean_curvatures
-from ..setups.spiral_circle import HEADINGS, METHODS, PER_EPOCH, data, fit
+from ..setups.planar.decision_boundaries import mean_curvatures
+from ..setups.planar.spiral_circle import METHODS, PER_EPOCH, data, fit
+from ..setups.shared.curves import HEADINGS
 
 PUBLISHED = {"SGD": 519, "SGD+WD": 51.1, "C-SGD": 9.38, "SGLD": 8.73, "C-SGLD": 6.08}
 

@@ -12,8 +12,8 @@ from ...data import penn_treebank, wikitext2
 from ..base import experiment
 from ..claims import Claim, best, greater, near
 from ..run import Array, Fit, Run
-from ..setups.language import LENGTH, Circles, Text, fit, lowest, optimizer, text
-from ..setups.momentum import Momentum
+from ..setups.shared.language_model import LENGTH, Circles, Text, fit, lowest, optimizer, text
+from ..setups.shared.optimizers import Momentum
 
 OURS, TUNED = "c-CoLA-ud", "c-CoLA-ud, best on held-out text"
 CIRCLES = {"Penn Treebank": Circles(friction=0.5), "WikiText-2": Circles(friction=1.0)}
@@ -166,7 +166,7 @@ def table(run: Run, rows: dict[str, dict[str, tuple[float | str, Array]]]) -> No
 
 def notes(run: Run, settings: SimpleNamespace) -> None:
     run.note(
-        f"Unsaid in the papers, chosen here: word vectors of width {settings.width}, dropout 0.2, windows of {LENGTH} "
+        f"Not in the papers, chosen here: word vectors of width {settings.width}, dropout 0.2, windows of {LENGTH} "
         "words, no clipping, no schedule; r is the radius of embedding and decoder; biases are free. A norm's weights "
         "start at 1 = r_N, where a circle's tangent is pure slack; they are put just inside it. On a GPU matrix "
         "products take TF32 inputs. Runs differ in initial weights and dropout."

@@ -9,8 +9,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Array, Fit, Run
-from ..setups.boundaries import mean_curvatures
-from ..setups.spiral_circle import HEADINGS, PER_EPOCH, constrained, data, fit
+from ..setups.planar.decision_boundaries import mean_curvatures
+from ..setups.planar.spiral_circle import PER_EPOCH, constrained, data, fit
+from ..setups.shared.curves import HEADINGS
 
 PUBLISHED = {0.0: 9.38, 1e-6: 9.01, 5e-6: 7.75, 1e-5: 7.06, 5e-5: 6.08, 1e-4: 7.62, 5e-4: 15.9}
 BEST = "τ = 5e-05"

@@ -1,4 +1,4 @@
-"""Thesis Table 5.1: slow parameters that drift against slow parameters that leap."""
+"""Thesis Table 5.1: slow parameters that drift against slow parameters that move at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.multirate_transfer import OURS, compare, tuned
-from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
-from ..setups.transfer_report import report
-from ..setups.transfer_steps import Arm
+from ..setups.transfer.comparison import OURS, compare, tuned
+from ..setups.transfer.finetuning import Arm
+from ..setups.transfer.report import report
+from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
 
 PUBLISHED = {"fc, drift": "89.43", "fc, no drift": "88.69", "last + fc, drift": "89.70", "last + fc, no drift": "89.54"}
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.multirate_transfer import OURS, compare, tuned
-from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
-from ..setups.transfer_report import report
-from ..setups.transfer_steps import Arm
+from ..setups.transfer.comparison import OURS, compare, tuned
+from ..setups.transfer.finetuning import Arm
+from ..setups.transfer.report import report
+from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
 
 PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, h_S = k·h_F": "89.70",
              "last + fc, h_S = h_F": "89.29"}  # fmt: skip

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.multirate_transfer import OURS, compare, tuned
-from ..setups.text_transfer import CI, DATA, PAPER, SMOKE, note, transfer
-from ..setups.transfer_report import report, shorter
-from ..setups.transfer_steps import Arm
+from ..setups.transfer.comparison import OURS, compare, tuned
+from ..setups.transfer.finetuning import Arm
+from ..setups.transfer.report import report, shorter
+from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
 
 PUBLISHED = {
     "fc, k = 3": "89.26", "fc, k = 5": "89.43", "fc, k = 10": "88.53",

@@ -1,4 +1,4 @@
-"""Thesis Table 6.1: what interventions do to the shape of the line and to the accuracy."""
+"""Thesis Table 6.1: the effect of interventions on the shape of the line and on the accuracy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, fact, greater, most
 from ..run import Array, Run
-from ..setups.cifar import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, mean_shape
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
-from ..setups.recipes import Start
+from ..setups.cifar.recipes import Start
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, barrier_blocks, barrier_note, mean_shape
+from ..setups.shared.loss_lines import draw
 from .fig6_2B import memorised
 from .fig6_3 import from_top
 from .fig6_4 import PUBLISHED as FORGOTTEN
@@ -29,7 +28,7 @@ LETTERS = {"barrier": "B", "no barrier": "NB", "plateau": "P", "diverged": "–"
 
 @dataclass(frozen=True)
 class Row:
-    """An intervention: what the thesis says of shape and accuracy, its arms, and the arm it is compared with."""
+    """An intervention: its effect on shape and accuracy in the thesis, its arms, and their reference."""
 
     name: str
     shape: str
@@ -38,7 +37,7 @@ class Row:
     reference: Arm
 
     def shapes(self) -> str:
-        """Ours, in the table's letters."""
+        """Measured shapes, in the table's letters."""
         words = " / ".join(dict.fromkeys(LETTERS[mean_shape(arm.whole)] for arm in self.arms))
         if not self.blockwise:
             return words
@@ -66,8 +65,8 @@ class Row:
     def claims(self) -> list[Claim]:
         pair = [self.accuracies(), self.reference.accuracy]
         higher, lower = pair if self.accuracy == "better" else reversed(pair)
-        told = greater(f"{self.name}: accuracy is {self.accuracy}, %", self.accuracy, higher, lower)
-        return [SHAPES[self.shape](self), told]
+        accuracy_claim = greater(f"{self.name}: accuracy is {self.accuracy}, %", self.accuracy, higher, lower)
+        return [SHAPES[self.shape](self), accuracy_claim]
 
 
 def _mostly(*words: str) -> Callable[[Row], Claim]:
@@ -120,7 +119,7 @@ SHAPES: dict[str, Callable[[Row], Claim]] = {
 def table6_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     study = Study(run, settings)
     base = study.arm("base", blocks=BLOCKS)
-    high, found = divided(base)
+    high, found = barrier_blocks(base)
     parts = {
         "initial state": _initialisation(study, base),
         "data": _data(study, base),
@@ -140,14 +139,14 @@ def table6_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     )  # fmt: skip
     study.report(
         arms,
-        says_which(high, found),
+        barrier_note(high, found),
         "Left out: pre-training on ImageNet (Fig. 6.2A), single blocks pre-trained on random labels (Fig. 6.5), and "
         "the perceptrons, which fig6.17 is about. Random labels and the barrier's top are compared with training "
         "without weight decay, a fixed h = 0.01 with the better of the other fixed steps, no batch norm with VGG-11, "
         "all else with the base; “NB (blocks)” stands for the thesis's NB where it speaks of the blocks.",
     )
-    for part, own in parts.items():
-        panels = {row.name: {arm.arm: arm.whole for arm in (row.reference, *row.arms)} for row in own}
+    for part, group in parts.items():
+        panels = {row.name: {arm.arm: arm.whole for arm in (row.reference, *row.arms)} for row in group}
         draw(
             run, part.replace(" ", "-"), panels, f"Test loss on the line of the whole network: the role of the {part}."
         )
@@ -181,7 +180,7 @@ def _optimizer(study: Study, base: Arm, high: tuple[str, ...]) -> list[Row]:
     more = study.arm(decayed(MUCH), weight_decay=MUCH)
     large, middle, small = (fixed(study, step) for step in (0.1, 0.01, 0.001))
     rival = max((large, small), key=lambda arm: float(np.nan_to_num(arm.accuracy).mean()))
-    careful = study.arm("0.01 with barriers", blocks=BLOCKS, apart=high, apart_step=0.01)
+    careful = study.arm("0.01 with barriers", blocks=BLOCKS, special_blocks=high, special_step=0.01)
     return [
         Row("less weight decay", "NB / B", "worse", less, base),
         Row("more weight decay", "P", "worse", (more,), base),

@@ -9,21 +9,32 @@ from typing import Any
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import BLOCKS, CI, PAPER, PUBLISHED_BARRIERS, SMOKE, Arm, Study, as_published, vgg_layers
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
-from ..setups.walks import Blocks
+from ..setups.cifar.network_lines import Blocks
+from ..setups.cifar.study import (
+    BLOCKS,
+    CI,
+    PAPER,
+    PUBLISHED_BARRIERS,
+    SMOKE,
+    Arm,
+    Study,
+    as_published,
+    barrier_blocks,
+    barrier_note,
+    vgg_layers,
+)
+from ..setups.shared.loss_lines import draw
 from .fig6_19 import WITH_BARRIERS
 
-# Changes for layers with barriers ("apart") and for the rest; published accuracies of ResNet-18 and VGG-11.
+# Changes for layers with barriers ("special") and for the rest; published accuracies of ResNet-18 and VGG-11.
 ROWS: dict[str, tuple[dict[str, Any], tuple[float, float]]] = {
     "0.1 (all)": ({}, (92.2, 91.9)),
     "0.1 (B), 0.01 (NB)": ({"step": 0.01}, (91.8, 92.0)),
-    "0.01 (B), 0.1 (NB)": ({"apart_step": 0.01}, (90.1, 90.4)),
-    "0.01 (all)": ({"step": 0.01, "apart_step": 0.01}, (90.3, 90.9)),
+    "0.01 (B), 0.1 (NB)": ({"special_step": 0.01}, (90.1, 90.4)),
+    "0.01 (all)": ({"step": 0.01, "special_step": 0.01}, (90.3, 90.9)),
     "WD (B), no WD (NB)": ({"weight_decay": 0.0}, (91.5, 91.8)),
-    "no WD (B), WD (NB)": ({"apart_weight_decay": 0.0}, (90.1, 90.2)),
-    "no WD (all)": ({"weight_decay": 0.0, "apart_weight_decay": 0.0}, (90.1, 90.4)),
+    "no WD (B), WD (NB)": ({"special_weight_decay": 0.0}, (90.1, 90.2)),
+    "no WD (all)": ({"weight_decay": 0.0, "special_weight_decay": 0.0}, (90.1, 90.4)),
 }
 NETWORKS = {"ResNet-18": "resnet18", "VGG-11": "vgg11"}
 
@@ -49,8 +60,8 @@ def table6_2(run: Run, settings: SimpleNamespace) -> list[Claim]:
         published = PUBLISHED_BARRIERS if column == 0 else WITH_BARRIERS
         blocks = BLOCKS if column == 0 else vgg_layers(recipe)
         base = study.arm(f"{network}, {next(iter(ROWS))}", recipe, blocks=blocks)
-        high, found = divided(base, published)
-        notes.append(says_which(high, found, network))
+        high, found = barrier_blocks(base, published)
+        notes.append(barrier_note(high, found, network))
         rows = {row: base if not changes else _arm(study, f"{network}, {row}", base, blocks, high, changes)
                 for row, (changes, _) in ROWS.items()}  # fmt: skip
         arms |= {arm.arm: arm for arm in rows.values()}
@@ -64,11 +75,11 @@ def table6_2(run: Run, settings: SimpleNamespace) -> list[Claim]:
 
 def _arm(study: Study, name: str, base: Arm, blocks: Blocks, high: tuple[str, ...], changes: dict[str, Any]) -> Arm:
     """The same network with other options for the blocks that have barriers, or for all."""
-    same = {k: v for k, v in changes.items() if not k.startswith("apart_")}
-    apart = {k.removeprefix("apart_"): v for k, v in changes.items() if k.startswith("apart_")}
-    if same == apart:
+    same = {k: v for k, v in changes.items() if not k.startswith("special_")}
+    special = {k.removeprefix("special_"): v for k, v in changes.items() if k.startswith("special_")}
+    if same == special:
         return study.arm(name, base.recipe, **same)
-    return study.arm(name, base.recipe, apart=_patterns(blocks, high), **changes)
+    return study.arm(name, base.recipe, special_blocks=_patterns(blocks, high), **changes)
 
 
 def _patterns(blocks: Blocks, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -81,8 +92,8 @@ def _table(run: Run, arms: dict[str, Arm]) -> None:
     for row, (_, published) in ROWS.items():
         cells: list[Any] = [row]
         for network, value in zip(NETWORKS, published, strict=True):
-            own = arms[f"{network}, {row}"].accuracy
-            cells += [value, f"{own.mean():.2f} ({', '.join(f'{x:.2f}' for x in own)})"]
+            accuracy = arms[f"{network}, {row}"].accuracy
+            cells += [value, f"{accuracy.mean():.2f} ({', '.join(f'{x:.2f}' for x in accuracy)})"]
         rows.append(cells)
     columns = [f"{network}, {whose}" for network in NETWORKS for whose in ("published", "here (runs)")]
     run.table("Test accuracy, %", ["initial step or weight decay", *columns], rows)

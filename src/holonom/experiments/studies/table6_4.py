@@ -9,9 +9,8 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar import CI, PAPER, SMOKE, Arm, Study, as_published
-from ..setups.layers import divided, says_which
-from ..setups.lines import draw
+from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published, barrier_blocks, barrier_note
+from ..setups.shared.loss_lines import draw
 from .fig6_19 import WITH_BARRIERS, vgg
 
 STANDARD, OTHERS, ONE, TWO, ALL = (
@@ -36,7 +35,7 @@ def table6_4(run: Run, settings: SimpleNamespace) -> list[Claim]:
     study = Study(run, settings)
     standard = vgg(study, STANDARD)
     standard.blocks.pop(f"layer {OUTPUT}")
-    high, found = divided(standard, WITH_BARRIERS)
+    high, found = barrier_blocks(standard, WITH_BARRIERS)
     tallest = sorted(high, key=lambda name: -float(np.nanmean(standard.blocks[name].heights())))
     with_barriers = _numbers(high)
     narrowed = {
@@ -50,7 +49,7 @@ def table6_4(run: Run, settings: SimpleNamespace) -> list[Claim]:
     _table(run, arms, narrowed)
     study.report(
         arms,
-        says_which(high, found, "VGG-11"),
+        barrier_note(high, found, "VGG-11"),
         f"The thesis does not name its one and two layers; here {', '.join(tallest[:2])}, with the highest barriers.",
     )
     draw(run, "lines", {"standard": standard.lines}, "Test loss while one layer, or all, move.", yscale="log")

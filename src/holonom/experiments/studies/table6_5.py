@@ -9,7 +9,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, fact, greater
 from ..run import Run
-from ..setups.people import SCALES, percent, study
+from ..setups.people.study import SCALES, percent, study
 
 
 @experiment(
@@ -24,29 +24,31 @@ from ..setups.people import SCALES, percent, study
     **SCALES,
 )
 def table6_5(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    found = study(run, settings)
-    kinds = {kind: found.over_sets(lambda one, kind=kind: one.share(kind)) for kind in ("A", "B", "C", "wrong")}
+    result = study(run, settings)
+    kinds = {kind: result.over_sets(lambda one, kind=kind: one.share(kind)) for kind in ("A", "B", "C", "wrong")}
     cells = {
-        name.replace("references", found.who): found.over_sets(
+        name.replace("references", result.who): result.over_sets(
             lambda one, name=name: float(one.cells()[name].double().mean())
         )
-        for name in found.found(0)[0].cells()
+        for name in result.agreements(0)[0].cells()
     }
     for title, shares in (("Cells", cells), ("Types", kinds)):
-        rows = [[name, *(f"{values.mean():.1f}" for values in own.values())] for name, own in shares.items()]
-        run.table(f"{title}, % of images by test accuracy", [title.lower(), *map(percent, found.targets)], rows)
+        rows = [
+            [name, *(f"{values.mean():.1f}" for values in by_target.values())] for name, by_target in shares.items()
+        ]
+        run.table(f"{title}, % of images by test accuracy", [title.lower(), *map(percent, result.targets)], rows)
     run.note(
         '"wrong": networks agree and people agree, on different labels (the thesis counts these as misclassified).'
     )
-    top = percent(found.targets[-1])
-    disagree = 100 * float((found.people != found.people[0]).any(0).double().mean())
+    top = percent(result.targets[-1])
+    disagree = 100 * float((result.people != result.people[0]).any(0).double().mean())
     return [
         greater(f"most images are of type B at {top}", "84 %", kinds["B"][top], np.full(run.replicas, 50.0)),
         fact(
-            f"{found.who} disagree on, % of the images",
+            f"{result.who} disagree on, % of the images",
             "19.4 %",
             disagree,
             abs(disagree - 19.4) <= 5,
-            detail=f"within 5 of 19.4; one group of {len(found.people)}",
+            detail=f"within 5 of 19.4; one group of {len(result.people)}",
         ),
     ]

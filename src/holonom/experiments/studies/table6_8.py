@@ -11,7 +11,7 @@ from ...metrics import max_softmax
 from ..base import experiment
 from ..claims import OPEN, Claim, greater
 from ..run import Array, Run
-from ..setups.people import SCALES, percent, study
+from ..setups.people.study import SCALES, percent, study
 
 PUBLISHED = {
     "models disagree, references agree": ("0.83 ± 0.178", "0.85 ± 0.172", "0.83 ± 0.187"),
@@ -33,12 +33,12 @@ A, BOTH, _, C = PUBLISHED
     **SCALES,
 )
 def table6_8(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    found = study(run, settings)
-    targets = [percent(target) for target in found.targets]
+    result = study(run, settings)
+    targets = [percent(target) for target in result.targets]
     means: dict[str, list[Array]] = {name: [] for name in PUBLISHED}
     rows: dict[str, list[str]] = {name: [] for name in PUBLISHED}
     for number in range(len(targets)):
-        sets = zip(found.probabilities[number], found.found(number), strict=True)
+        sets = zip(result.probabilities[number], result.agreements(number), strict=True)
         spreads = [max_softmax(probabilities, one) for probabilities, one in sets]
         for name in PUBLISHED:
             mean = np.array([one[name].mean for one in spreads])
@@ -46,9 +46,9 @@ def table6_8(run: Run, settings: SimpleNamespace) -> list[Claim]:
             good = np.isfinite(mean)
             means[name].append(mean)
             rows[name].append(f"{mean[good].mean():.2f} ± {deviation[good].mean():.3f}" if good.any() else "no images")
-    own = found.targets == (0.975, 0.98, 0.985)
-    table = [[name.replace("references", found.who), *rows[name]] for name in rows]
-    if own:
+    published_targets = result.targets == (0.975, 0.98, 0.985)
+    table = [[name.replace("references", result.who), *rows[name]] for name in rows]
+    if published_targets:
         table += [[f"{name.replace('references', 'people')}, published", *PUBLISHED[name]] for name in rows]
     run.table("Largest softmax value; ± over images and models, mean over sets", ["images", *targets], table)
     surer_of_c = ("0.97 against 0.83", "0.96 against 0.85", "0.97 against 0.83")
@@ -56,7 +56,7 @@ def table6_8(run: Run, settings: SimpleNamespace) -> list[Claim]:
     claims = []
     for name, wording, published in (
         (C, "surer of type C than of type A", surer_of_c),
-        (BOTH, f"surer where {found.who} disagree too than of type A", surer_of_both),
+        (BOTH, f"surer where {result.who} disagree too than of type A", surer_of_both),
     ):
         for target, said, larger, smaller in zip(targets, published, means[name], means[A], strict=True):
             claims.append(_greater(f"{target}: {wording}", said, larger, smaller))

@@ -11,8 +11,8 @@ from ...metrics import certainty, certainty_by_reference
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Array, Run
-from ..setups.crowds import SCALES, crowds
-from ..setups.people import percent
+from ..setups.people.seed_ensembles import SCALES, seed_ensembles
+from ..setups.people.study import percent
 
 DOUBTFUL = 0.8  # certainty of people
 
@@ -28,36 +28,37 @@ DOUBTFUL = 0.8  # certainty of people
     **SCALES,
 )
 def table6_9(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    given, found = crowds(run, settings)
-    people = certainty(given.people)
+    inputs, ensembles = seed_ensembles(run, settings)
+    people = certainty(inputs.people)
     levels = [float(level) for level in torch.unique(people).flip(0)]
     rows = []
     for number, target in enumerate(settings.targets):
-        for kind, crowd in found.items():
-            repetitions = [certainty_by_reference(labels, given.people) for labels in crowd.predictions(number)]
+        for kind, ensemble in ensembles.items():
+            repetitions = [certainty_by_reference(labels, inputs.people) for labels in ensemble.predictions(number)]
             cells = [100 * np.array([one[level].mean for one in repetitions]) for level in levels]
             rows.append([percent(target), kind, *(f"{cell.mean():.1f} ± {cell.std():.1f}" for cell in cells)])
     counts = [int((people == level).sum()) for level in levels]
     columns = [f"{100 * level:.0f} % ({count})" for level, count in zip(levels, counts, strict=True)]
     run.table(
-        f"Certainty of networks, %, where {given.who} are so certain (number of images)",
+        f"Certainty of networks, %, where {inputs.who} are so certain (number of images)",
         ["test accuracy", "network", *columns],
         rows,
     )
     doubtful = people <= DOUBTFUL + 1e-9
-    own = {
-        kind: _certainties(crowd.predictions(len(settings.targets) - 1)[..., doubtful]) for kind, crowd in found.items()
+    certainties = {
+        kind: _certainties(ensemble.predictions(len(settings.targets) - 1)[..., doubtful])
+        for kind, ensemble in ensembles.items()
     }
     theirs = np.full(run.replicas, float(people[doubtful].mean()))
     top = percent(settings.targets[-1])
     return [
         *(
             greater(
-                f"{top}: {kind}s are more certain than {given.who} where these doubt", "much higher", values, theirs
+                f"{top}: {kind}s are more certain than {inputs.who} where these doubt", "much higher", values, theirs
             )
-            for kind, values in own.items()
+            for kind, values in certainties.items()
         ),
-        best(f"{top}: CNNs are the least certain there", "lowest overall certainty", own, "CNN", lowest=True),
+        best(f"{top}: CNNs are the least certain there", "lowest overall certainty", certainties, "CNN", lowest=True),
     ]
 
 

@@ -1,0 +1,98 @@
+"""Networks trained on CIFAR-10: all runs of a recipe, and the metrics of every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ....data import cifar10
+from ... import ranks
+from ...run import Array, Run
+from .images import CifarImages
+from .networks import FOLDER, METRICS, Network, Networks
+from .recipes import Recipe, Start
+
+StartOf = Callable[[int, Recipe], Start]  # of a run, by its number and recipe
+ACCURACIES = {"train_accuracy": "train accuracy %", "test_accuracy": "test accuracy %", "test_loss": "test loss"}
+
+
+@dataclass
+class Trained:
+    """All runs of one recipe, which differ in their seeds: metrics (epochs, runs)."""
+
+    arm: str
+    recipe: Recipe
+    curves: dict[str, Array]
+    residual: float = 0.0
+
+    @property
+    def steps(self) -> Array:
+        """At the end of every epoch."""
+        return self.recipe.per_epoch * np.arange(1, self.recipe.epochs + 1)
+
+    def final(self, metric: str) -> Array:
+        """(runs,) at the end."""
+        last: Array = self.curves[metric][-1]
+        return last
+
+    @property
+    def accuracy(self) -> Array:
+        """(runs,) of the test set, in per cent."""
+        return 100 * self.final("test_accuracy")
+
+
+class Training:
+    """CIFAR-10 and the networks of this run set."""
+
+    def __init__(self, run: Run, settings: SimpleNamespace) -> None:
+        self.run, self.settings = run, settings
+        self.data = CifarImages(cifar10(run.root), run.device, settings.train, settings.test)
+        self.networks = Networks(run.folder.parent / FOLDER, self.data, compiled=settings.compiled)
+        self.base = Recipe(
+            width=settings.width, pool=settings.pool, images=len(self.data), epochs=settings.epochs,
+            batch=settings.batch,
+        )  # fmt: skip
+        self._first, count = ranks.share(run.replicas)
+        self.seeds = [run.seed * 1_000_003 + self._first + i for i in range(count)]
+
+    def train(
+        self,
+        name: str,
+        recipe: Recipe,
+        start_of: StartOf | None = None,
+        inspect: Callable[[Recipe, Network], object] = lambda recipe, network: None,
+    ) -> Trained:
+        """Train every run of a recipe or read it from the cache. ``inspect`` is called with each network."""
+        curves, seconds = [], 0.0
+        with self.run.progress(name, recipe.epochs * len(self.seeds), "epoch") as progress:
+            for number, seed in enumerate(self.seeds):
+                seeded = recipe.seeded(seed)
+                if start_of is not None:
+                    seeded = replace(seeded, start=start_of(self._first + number, seeded))
+                network = self.networks.get(seeded, partial(_show, progress, number * recipe.epochs))
+                _show(progress, (number + 1) * recipe.epochs, 0)
+                seconds += network.seconds
+                inspect(seeded, network)
+                curves.append(_padded(network, recipe.epochs))
+        self.run.seconds[name] = round(seconds, 2)
+        gathered = {metric: ranks.gather(np.stack([one[i] for one in curves], 1)) for i, metric in enumerate(METRICS)}
+        return Trained(name, recipe, gathered)
+
+
+def _show(progress: Callable[[int, int, Any], None], before: int, epoch: int) -> None:
+    progress(before + epoch, 0, None)
+
+
+def _padded(network: Network, epochs: int) -> list[Array]:
+    """Every metric for all epochs: an early stop repeats its last value, a divergence ends in NaN."""
+    rows = []
+    for metric in METRICS:
+        *before, last = network.curves[metric]
+        end = np.nan if network.diverged else last  # a diverged network still has an accuracy, by chance
+        rows.append(np.array([*before, *[end] * (epochs - len(before))]))
+    return rows

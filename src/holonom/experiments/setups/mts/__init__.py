@@ -1,0 +1,1 @@
+"""Multiple time-stepping: resonances, slow biases, random slow subsets."""

@@ -1,0 +1,1 @@
+"""Networks and people on images between digits."""

@@ -1,0 +1,1 @@
+"""Perceptrons on other data: tasks for loss landscapes, Fashion-MNIST, tables of categories."""

@@ -1,0 +1,1 @@
+"""Perceptrons on planar data: spirals and waves."""

@@ -1,0 +1,1 @@
+"""Fine-tuning of pre-trained networks with several time scales."""
