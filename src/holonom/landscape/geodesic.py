@@ -13,7 +13,7 @@ from ..constraints import Circle, Orthogonal, Sphere
 from ..constraints.base import Constraint, as_matrix
 from ..errors import ConstraintError
 from ..optimizer import Langevin
-from .family import Curve, Family, combine
+from .points import Curve, Points, combine
 from .states import Subject
 
 Constraints = Langevin | Mapping[str, Constraint] | None
@@ -46,24 +46,24 @@ def constrained(subject: Subject, constraints: Constraints) -> dict[str, Constra
 
 
 @torch.no_grad()
-def departure(subject: Subject, spaces: Mapping[str, Constraint], family: Family) -> Tensor:
+def departure(subject: Subject, spaces: Mapping[str, Constraint], points: Points) -> Tensor:
     """(P,): at every point the largest distance of a constrained block from its manifold.
 
     Slack variables take up what they can: a weight inside its circle is on it.
     """
     found = []
-    for row in family.weights:
+    for row in points.coefficients:
         farthest = 0.0
         for name, space in spaces.items():
-            x = family.curves[name](row[None])[0] if name in family.curves else _at(family, name, row)
+            x = points.curves[name](row[None])[0] if name in points.curves else _at(points, name, row)
             for own in _pieces(subject, space, x, name):
                 farthest = max(farthest, _distance(space, own, name))
         found.append(farthest)
     return torch.tensor(found, dtype=torch.float64)
 
 
-def _at(family: Family, name: str, row: Tensor) -> Tensor:
-    return combine(row, family.anchors[name]) if name in family.anchors else family.fixed[name]
+def _at(points: Points, name: str, row: Tensor) -> Tensor:
+    return combine(row.tolist(), points.anchors[name]) if name in points.anchors else points.fixed[name]
 
 
 def _pieces(subject: Subject, space: Constraint, x: Tensor, name: str) -> list[Tensor]:

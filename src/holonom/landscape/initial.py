@@ -38,17 +38,17 @@ def fresh(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
 def barrier_state(path: Path, shift: float = 0.0, replica: int | None = None) -> dict[str, Tensor]:
     """The state at the top of a path's barrier, or ``shift`` in α beside it (Fig. 6.3; Table 6.3 uses ∓0.1).
 
-    For an ensemble every replica has a top of its own. All of them are stacked, or one is chosen: not every
-    run need have a barrier (``path.shapes``).
+    Replicas of an ensemble have different tops. Their states are stacked, or one replica's is returned: not every
+    replica need have a barrier (``path.profiles()``).
     """
-    shapes = path.shapes
-    chosen = range(len(shapes)) if replica is None else [range(len(shapes))[replica]]
-    without = [i for i in chosen if shapes[i] != "barrier"]
+    profiles = path.profiles()
+    chosen = range(len(profiles)) if replica is None else [range(len(profiles))[replica]]
+    without = [i for i in chosen if profiles[i] != "barrier"]
     if without:
         which = "" if path.values.ndim == 2 else f" of replica {without[0]}"
-        raise ValueError(f"the path{which} has no barrier to start from: {shapes[without[0]]!r}")
+        raise ValueError(f"the path{which} has no barrier to start from: {profiles[without[0]]!r}")
     low, high = float(path.alphas[0]), float(path.alphas[-1])
-    states = [path.state(min(max(shapes[i].place + shift, low), high)) for i in chosen]
+    states = [path.state(min(max(profiles[i].place + shift, low), high)) for i in chosen]
     if path.values.ndim == 2:
         return states[0]
     own = [{name: x[i] for name, x in state.items()} for i, state in zip(chosen, states, strict=True)]

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .directions import filter_normalised, principal_plane
-from .family import mixture
-from .measured import Evaluate, measured
 from .path import _axes
+from .points import Points, mix
 from .states import State, Subject
-from .sweep import Options
+from .sweep import Evaluate, Options, Sweep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,9 +104,8 @@ def surface(
     x = _axis(low, high, grid)
     a, b = torch.meshgrid(x, x, indexing="ij")
     u, v = (a * b, a * (1 - b)) if coordinates == "fan" else (a, b)
-    weights = torch.stack([1 - u - v, u, v], -1).flatten(0, 1)
-    names, (values,) = measured(subject, [mixture(states, weights)], evaluate, options, _places(grid))
-    values = _on_grid(values, grid)
+    coefficients = torch.stack([1 - u - v, u, v], -1).flatten(0, 1)
+    names, values = _measured(subject, mix(states, coefficients), evaluate, grid, options)
     if coordinates == "fan":
         marks = torch.tensor([[1.0, 1.0], [0.0, 0.5], [1.0, 0.0]])
         return Surface(x, x, values, names, ("α", "β"), marks, torch.zeros(3))
@@ -134,11 +132,8 @@ def random_plane(
     state = subject.take(center, "center")
     directions = [filter_normalised(subject, state, seed, number) for number in (0, 1)]
     x = _axis(-span, span, grid)
-    family = mixture([*directions, state], _offsets(x, x))
-    names, (values,) = measured(subject, [family], evaluate, options, _places(grid))
-    return Surface(
-        x, x, _on_grid(values, grid), names, ("direction 1", "direction 2"), torch.zeros(1, 2), torch.zeros(1)
-    )
+    names, values = _measured(subject, mix([*directions, state], _offsets(x, x)), evaluate, grid, options)
+    return Surface(x, x, values, names, ("direction 1", "direction 2"), torch.zeros(1, 2), torch.zeros(1))
 
 
 def trajectory_plane(
@@ -163,17 +158,16 @@ def trajectory_plane(
     taken = [subject.take(state, f"state {i}") for i, state in enumerate(states)]
     directions, marks, residuals = principal_plane(subject, taken)
     x, y = (_axis(*_range(marks[:, k], margin), grid) for k in (0, 1))
-    family = mixture([*directions, taken[-1]], _offsets(x, y))
-    names, (values,) = measured(subject, [family], evaluate, options, _places(grid))
-    return Surface(x, y, _on_grid(values, grid), names, ("component 1", "component 2"), marks, residuals)
+    names, values = _measured(subject, mix([*directions, taken[-1]], _offsets(x, y)), evaluate, grid, options)
+    return Surface(x, y, values, names, ("component 1", "component 2"), marks, residuals)
 
 
-def _on_grid(values: Tensor, grid: int) -> Tensor:
-    return values.reshape(*values.shape[:-1], grid, grid)
-
-
-def _places(grid: int) -> list[str]:
-    return [f"grid point ({i}, {j})" for i in range(grid) for j in range(grid)]
+def _measured(
+    subject: Subject, points: Points, evaluate: Evaluate, grid: int, options: Options
+) -> tuple[tuple[str, ...], Tensor]:
+    labels = [f"grid point ({i}, {j})" for i in range(grid) for j in range(grid)]
+    names, (values,) = Sweep(subject, [points], evaluate, **options).run(labels, stacklevel=4)
+    return names, values.reshape(*values.shape[:-1], grid, grid)
 
 
 def _axis(low: float, high: float, grid: int) -> Tensor:
@@ -189,6 +183,6 @@ def _range(marks: Tensor, margin: float) -> tuple[float, float]:
 
 
 def _offsets(x: Tensor, y: Tensor) -> Tensor:
-    """Weights (a, b, 1) of two directions and the centre."""
+    """Coefficients (a, b, 1) of two directions and the centre."""
     a, b = torch.meshgrid(x, y, indexing="ij")
     return torch.stack([a, b, torch.ones_like(a)], -1).flatten(0, 1)
