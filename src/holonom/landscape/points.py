@@ -61,6 +61,8 @@ def combine(coefficients: Sequence[float] | Tensor, anchors: Tensor, on_line: bo
         coefficients = coefficients.to(wide.dtype)
     if on_line:
         return torch.lerp(wide[0], wide[1], coefficients[1]).to(anchors.dtype)
+    if isinstance(coefficients, Tensor) and not wide.is_cuda:  # one pass; a GPU might round products to TF32
+        return (coefficients @ wide.flatten(1)).reshape(wide.shape[1:]).to(anchors.dtype)
     total = coefficients[0] * wide[0]
     for k in range(1, len(wide)):
         total = total + coefficients[k] * wide[k]

@@ -19,7 +19,7 @@ from .points import Points
 from .states import Subject
 from .statistics import batch_norms, by_batch, observe
 
-# All points of a batch share the products of their first layer, so batches on a CPU are made small enough for all points
+# Points of a batch share the products of their first layer. So batches on a CPU are made small enough for all points
 # to be evaluated at once while a layer's input and output stay in the cache.
 _CACHE_BYTES = 8 << 20
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import zip_longest
 from typing import Any
@@ -123,32 +123,36 @@ class Tracer:
             except Untraceable:
                 return plain(*args, **kwargs)
             key = repr(arguments)
-            if key not in self.graphs and prefixes is not None:
-                return first(key, arguments, inputs, args, kwargs)
+            prefix = None if prefixes is None else prefixes.setdefault((key, replica), Prefix())
+            if key not in self.graphs and prefix is not None:
+                buffers = {name: x.clone() for name, x in state.items() if name in loop.subject.buffers}
+                expected = plain(*args, **kwargs)
+                self._capture(key, arguments, expected, lambda graph: run(graph, state | buffers, inputs, prefix))
+                return expected
             graph = self.graphs.get(key)
             if graph is None:
                 return plain(*args, **kwargs)
-            prefix = None if prefixes is None else prefixes.setdefault((key, replica), Prefix())
             try:
-                with loop.precision():
-                    return graph.run(state, moving, inputs, prefix)
+                return run(graph, state, inputs, prefix)
             except Exception:  # the model itself says what is wrong, if anything is
                 self.graphs[key] = None
                 return plain(*args, **kwargs)
 
-        def first(key: str, arguments: Any, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
-            """Capture a call's graph and compare it with the model."""
-            expected = plain(*args, **kwargs)
+        def run(graph: Graph, state: State, inputs: list[Tensor], prefix: Prefix | None) -> Any:
             with loop.precision():
-                graph = trace(model, arguments)
-                try:
-                    right = graph is not None and _agree(graph.run(state, moving, inputs, None), expected)
-                except Exception:
-                    right = False
-            self.graphs[key] = graph if right else None
-            return expected
+                return graph.run(state, moving, inputs, prefix)
 
         return traced
+
+    def _capture(self, key: str, arguments: Any, expected: Any, run: Callable[[Graph], Any]) -> None:
+        """Capture the graph of a call; keep it if it returns what the model returned."""
+        with self.loop.precision():
+            graph = trace(self.loop.subject.model, arguments)
+        try:
+            right = graph is not None and _agree(run(graph), expected)
+        except Exception:
+            right = False
+        self.graphs[key] = graph if right else None
 
 
 def _agree(outputs: Any, expected: Any) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
 
@@ -15,14 +15,14 @@ from torch.fx.node import map_arg
 from torch.nn import functional
 
 from .capture import Root, capture
-from .layers import Layer, Mix, Norm
+from .layers import Layer, Mix, Norm, linear_inside_vmap
 
 _PRODUCTS: set[Any] = {functional.linear, torch.conv1d, torch.conv2d, torch.conv3d}
 _SUMS: set[Any] = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _RELUS: set[Any] = {functional.relu, torch.relu, torch.relu_, "relu", "relu_"}
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
-State = Mapping[str, "Tensor | Mix"]
+State = dict[str, Any]  # tensors, or mixes of anchors inside vmap
 
 
 @dataclass
@@ -61,9 +61,9 @@ class Prefix:
         same = self._inputs is not None and all(a is b for a, b in zip(self._inputs, inputs, strict=True))
         return same and all(_version(x) == version for x, version in self._versions)
 
-    def begin(self, inputs: list[Tensor]) -> None:
+    def begin(self, inputs: list[Tensor], state: list[Tensor]) -> None:
         self.values, self._inputs = {}, inputs
-        self._versions = [(x, _version(x)) for x in inputs]
+        self._versions = [(x, _version(x)) for x in (*inputs, *state)]
 
     def keep(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
@@ -109,7 +109,7 @@ class Graph:
         if prefix is not None and known:
             values |= prefix.values
         elif prefix is not None:
-            prefix.begin(inputs)
+            prefix.begin(inputs, [x for name, x in state.items() if name not in moving and isinstance(x, Tensor)])
         if moving not in self._steps:
             self._steps[moving] = self._plan(moving)
         for step in self._steps[moving]:
@@ -178,9 +178,12 @@ class Graph:
         if self._is_layer(node):
             norm = None if step.norm is None else self._norm(step.norm, state)
             layer = Layer(target, node.args[3:], norm, map_arg(step.added, read), step.relu)
-            x, weight, bias = map_arg((*node.args[:3], None)[:3], look)
+            x, weight, bias = cast(Any, map_arg((*node.args[:3], None)[:3], look))
             if step.same_input and isinstance(weight, Mix) and (bias is None or isinstance(bias, Mix)):
                 return layer.mixed(x, weight, bias)
+            matrices = isinstance(weight, Mix) and weight.anchors.ndim == 3 and x.ndim == 2
+            if matrices and target is functional.linear and not x.is_cuda:
+                layer = replace(layer, function=linear_inside_vmap)
             return layer(x, _tensor(weight), _tensor(bias))
         args, kwargs = map_arg(node.args, read), map_arg(node.kwargs, read)
         if node.op == "call_function":

@@ -13,6 +13,8 @@ from torch.nn import functional
 
 from ..points import combine
 
+_FEW_COLUMNS = 32
+
 
 @dataclass
 class Mix:
@@ -117,6 +119,12 @@ class Layer:
         return torch.cudnn_convolution_add_relu(
             x, weight, self.added.to(dtype), 1.0, bias, stride, padding, dilation, 1
         )
+
+
+def linear_inside_vmap(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """On a CPU batched products are slow if the result has few columns, so that its transpose is computed."""
+    y = (weight @ x.mT).mT.contiguous() if len(weight) < _FEW_COLUMNS else x @ weight.mT
+    return y if bias is None else y + bias
 
 
 def _like(x: Any, y: Tensor, shape: tuple[int, ...] | None = None) -> bool:
