@@ -58,9 +58,9 @@ def test_a_module_that_cannot_reset_itself_is_named():
 
 def test_the_top_of_a_barrier_and_its_neighbours():
     path = interpolate(Well(), well(-1.0), well(1.0), lambda m: m(torch.ones(1, 1)).sum())
-    assert path.shape == "barrier"
-    assert path.shape.height == pytest.approx(1.0)
-    assert path.shape.place == pytest.approx(0.5)
+    assert path.profile() == "barrier"
+    assert path.profile().height == pytest.approx(1.0)
+    assert path.profile().place == pytest.approx(0.5)
     for shift, w in ((0.0, 0.0), (-0.1, -0.2), (0.1, 0.2), (5.0, 1.0)):
         assert float(barrier_state(path, shift)["layer.weight"]) == pytest.approx(w, abs=1e-6)
     downhill = interpolate(Well(), well(0.0), well(1.0), lambda m: m(torch.ones(1, 1)).sum())
@@ -72,7 +72,7 @@ def test_every_replica_has_a_top_of_its_own():
     ends = [{"layer.weight": torch.tensor([[[a]], [[b]]])} for a, b in ((-1.0, -1.5), (1.0, 1.0))]
     path = interpolate(Well(), *ends, lambda m: m(torch.ones(1, 1)).sum(), 201, replicas=2)
     assert [float(x) for x in barrier_state(path)["layer.weight"]] == pytest.approx([0.0, 0.0], abs=1e-6)
-    assert [shape.place for shape in path.shapes] == pytest.approx([0.5, 0.6])
+    assert [profile.place for profile in path.profiles()] == pytest.approx([0.5, 0.6])
     assert barrier_state(path, replica=1)["layer.weight"].shape == (1, 1)
     mixed = [{"layer.weight": torch.tensor([[[a]], [[b]]])} for a, b in ((-1.0, 0.5), (1.0, 1.0))]
     some = interpolate(Well(), *mixed, lambda m: m(torch.ones(1, 1)).sum(), replicas=2)
