@@ -55,7 +55,7 @@ class Evaluation:
             empty = False
             yield map_tensors(lambda x: x.to(device, non_blocking=True), batch)
         if empty:
-            raise ValueError("the data is empty: there is nothing to average a metric over")
+            raise ValueError("the data is empty, so metrics have no mean")
 
     def count(self, size: int | None = None) -> int | None:
         """Number of batches, or None for a loader without a length."""
@@ -75,7 +75,7 @@ class Evaluation:
         return zip(*pieces, strict=True)
 
     def measure(self, model: Callable[..., Any], batch: Any) -> dict[str, Tensor]:
-        """Every metric of one batch: one number, the mean over examples; of outputs in at least float32."""
+        """Every metric's mean over one batch, from outputs in at least float32."""
         outputs, targets = self.forward(model, batch)
         outputs = map_tensors(_widened, outputs)
         return {name: self._mean(name, metric(outputs, targets)) for name, metric in self.metrics.items()}
@@ -90,7 +90,7 @@ class Evaluation:
         return (value if value.is_floating_point() else value.float()).mean()
 
     def size(self, batch: Any) -> int:
-        """Examples in a batch, the weight of its mean."""
+        """The number of examples in a batch."""
         found = [x for x in tensors(batch) if x.ndim]
         if not found:
             raise ValueError("a batch must hold tensors with the examples in front")

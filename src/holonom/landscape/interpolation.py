@@ -41,7 +41,7 @@ def interpolate(
         model: the network, or a :class:`holonom.Ensemble`.
         start, end: two states, as state_dicts or modules.
         evaluate: :func:`over` (data, metrics), or a function of the model that returns a number or several.
-        alphas: how many, equally spaced in [0, 1], or which.
+        alphas: their number, equally spaced in [0, 1], or their values.
         constraints: the optimizer, or {name pattern: constraint}: which parameters lie on a manifold. If the
             straight line leaves it there is a warning, and ``path.departure`` holds the distance.
         along: "line", or "geodesic" to move constrained parameters along their manifold: circle, sphere, orthogonal.
@@ -74,13 +74,13 @@ def trajectory(
     between: int = 1,
     **options: Unpack[Options],
 ) -> Path:
-    """Metrics along the polygon through saved states; α runs from 0 to len(states) − 1.
+    """Metrics along the polygonal path through saved states; α runs from 0 to len(states) − 1.
 
     Args:
-        between: points per leg; 1 evaluates the states alone.
+        between: points per segment; 1 evaluates the states only.
     """
     if len(states) < 2 or between < 1:
-        raise ValueError(f"a trajectory needs 2 states and 1 point per leg, got {len(states)} and {between}")
+        raise ValueError(f"a trajectory needs 2 states and 1 point per segment, got {len(states)} and {between}")
     subject = Subject(model, options.get("replicas"))
     taken = [subject.take(state, f"state {i}") for i, state in enumerate(states)]
     where = torch.linspace(0, len(states) - 1, (len(states) - 1) * between + 1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Surfaces: two-dimensional cuts through weight space (thesis 3.4), and the planes other tools draw."""
+"""Metrics on planes through weight space: through three states (thesis 3.4), random, or of a trajectory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Surface:
         values: (metrics, G, G), or (metrics, replicas, G, G); [..., i, j] is at (x[i], y[j]).
         metrics: the rows' names.
         labels: what x and y are.
-        marks: (S, 2), states worth a mark in the plane: minima, or a trajectory.
-        residuals: (S,), the distance of each of them from the plane, as a share of its distance from the centre; 0
-            for states the plane goes through.
+        marks: (S, 2), the coordinates of states to mark: minima, or a trajectory.
+        residuals: (S,), the distance of each of them from the plane, relative to its distance from the centre; 0 for
+            states in the plane.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ def random_plane(
 ) -> Surface:
     """Metrics around a state in two random, filter-normalised directions.
 
-    Every direction is normal noise, rescaled filter by filter to the norms of the state's own filters (a
-    row of a matrix, an output channel of a kernel); biases, norms and buffers stay. x and y run from −span to span.
+    Every direction is normal noise, rescaled filter by filter to the norms of the state's filters (a row of a matrix,
+    an output channel of a kernel); biases, norms and buffers are fixed. x and y run from −span to span.
     """
     subject = Subject(model, options.get("replicas"))
     state = subject.take(center, "center")
@@ -147,12 +147,12 @@ def trajectory_plane(
 ) -> Surface:
     """Metrics in the plane of the two principal components of a saved trajectory, around its last state.
 
-    ``marks`` are the states projected onto the plane and ``residuals`` what the projection leaves out. Buffers stay
-    at the last state.
+    ``marks`` are the states projected onto the plane, ``residuals`` their distances from it. Buffers are those of the
+    last state.
     """
     subject = Subject(model, options.get("replicas"))
     if subject.replicas is not None:
-        raise ValueError("every replica has principal components of its own; take ensemble.alone(i) and its states")
+        raise ValueError("replicas have different principal components; give ensemble.alone(i) and its states")
     if len(states) < 3:
         raise ValueError(f"principal components need at least 3 states, got {len(states)}")
     taken = [subject.take(state, f"state {i}") for i, state in enumerate(states)]

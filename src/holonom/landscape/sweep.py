@@ -99,7 +99,7 @@ class Sweep:
         if batched and not fast:
             raise ValueError("fast=False evaluates one point after the other, which batched=True contradicts")
         if not self.evaluation.shared and subject.replicas is None:
-            raise ValueError("shared=False gives every replica its own data, but the states have no replicas")
+            raise ValueError("shared=False gives every replica other data, but the states have no replicas")
         self.subject = subject
         self.points = points
         self.chunk = chunk

@@ -134,7 +134,7 @@ class Tracer:
                 return plain(*args, **kwargs)
             try:
                 return run(graph, state, inputs, prefix)
-            except Exception:  # the model itself says what is wrong, if anything is
+            except Exception:  # if the model fails, too, its error is the one to raise
                 self.graphs[key] = None
                 return plain(*args, **kwargs)
 

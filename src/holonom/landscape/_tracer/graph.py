@@ -190,16 +190,16 @@ class Graph:
             return target(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], target)(*args[1:], **kwargs)
-        return functional_call(self._modules[node], self._own(node, state), args, kwargs, tie_weights=False)
+        return functional_call(self._modules[node], self._module_state(node, state), args, kwargs, tie_weights=False)
 
-    def _own(self, node: fx.Node, state: State) -> dict[str, Tensor]:
+    def _module_state(self, node: fx.Node, state: State) -> dict[str, Tensor]:
         """The parameters and buffers of a module, by its names for them."""
         return {local: _tensor(state[name]) for local, name in self._names[node].items() if name in state}
 
     def _norm(self, node: fx.Node, state: State) -> Norm:
-        own = self._own(node, state)
+        tensors = self._module_state(node, state)
         eps = self._modules[node].eps
-        return Norm(own["running_mean"], own["running_var"], own.get("weight"), own.get("bias"), eps)
+        return Norm(tensors["running_mean"], tensors["running_var"], tensors.get("weight"), tensors.get("bias"), eps)
 
 
 def trace(model: nn.Module, arguments: Any) -> Graph | None:
