@@ -165,9 +165,7 @@ def _turn(first: Tensor, last: Tensor, name: str) -> Callable[[Tensor], Tensor]:
     basis, q, p = _completed(first, last)
     turn = p @ q.mT
     if float(torch.linalg.det(turn)) < 0:
-        raise ConstraintError(
-            f"{name}: determinants of opposite sign: no orthogonal matrices connect these two"
-        )
+        raise ConstraintError(f"{name}: determinants of opposite sign: no orthogonal matrices connect these two")
     # A rotation is normal, so its Schur form is made of plane rotations: angles θ in planes (i, j).
     block, z = (torch.from_numpy(x).to(first.device) for x in schur(turn.cpu().numpy(), output="real"))
     planes = _planes(block)

@@ -80,6 +80,7 @@ class Layer:
                 return self.fused(x, weight, bias)
             except RuntimeError:  # no kernel for this shape, or no cuDNN
                 pass
+        x, weight, bias = map(_autocast, (x, weight, bias))
         return self._finish(self.function(x, weight, bias, *self.geometry), norm)
 
     def mixed(self, x: Tensor, weight: Mix, bias: Mix | None) -> Tensor:
@@ -111,20 +112,24 @@ class Layer:
         return len(x), len(weight), *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
 
     def fused(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        x, weight, bias, added = map(_autocast, (x, weight, bias, self.added))
         stride, padding, dilation = map(_pair, self.geometry[:3])
-        if self.added is None:
+        if added is None:
             return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
-        return torch.cudnn_convolution_add_relu(
-            x, weight, self.added.to(dtype), 1.0, bias, stride, padding, dilation, 1
-        )
+        return torch.cudnn_convolution_add_relu(x, weight, added, 1.0, bias, stride, padding, dilation, 1)
 
 
 def linear_inside_vmap(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """On a CPU batched products are slow if the result has few columns, so that its transpose is computed."""
     y = (weight @ x.mT).mT.contiguous() if len(weight) < _FEW_COLUMNS else x @ weight.mT
     return y if bias is None else y + bias
+
+
+def _autocast(x: Any) -> Any:
+    """Cast as autocast does for products; inside vmap it leaves out convolutions."""
+    if x is None or x.dtype is torch.float64 or not torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def _like(x: Any, y: Tensor, shape: tuple[int, ...] | None = None) -> bool:
