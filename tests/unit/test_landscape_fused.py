@@ -9,7 +9,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holonom.landscape import interpolate, over
+from holonom.landscape._tracer import _use_channels_last
 from holonom.landscape._tracer.layers import Layer, Norm
+from holonom.landscape.points import Points
 from holonom.models import tiny_resnet
 
 from .test_landscape_tracer import CAPTURED, IMAGES, POINTS, TARGETS, Forms, build, loss
@@ -138,3 +140,16 @@ def test_the_plain_loop_on_a_gpu(case, monkeypatch):
     for batched in (None, False):
         fast = interpolate(*models, evaluate, POINTS, batched=batched)
         torch.testing.assert_close(fast.values, plain.values, rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_are_laid_out_for_a_gpu():
+    """Lines share a fixed tensor before and after; values and shapes stay, also with replicas in front."""
+    kernel, stacked, bias = torch.randn(8, 4, 3, 3), torch.randn(2, 3, 8, 4, 3, 3), torch.randn(2, 8)
+    lines = [Points(torch.eye(2).double(), {"w": stacked.clone(), "b": bias}, {"k": kernel}) for _ in range(2)]
+    _use_channels_last(lines, {"w", "k"})
+    assert lines[0].fixed["k"] is lines[1].fixed["k"]
+    assert torch.equal(lines[0].fixed["k"], kernel)
+    moved = lines[0].moving(torch.tensor([0.25, 0.75]))
+    assert moved["w"][2].is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(moved["w"], 0.25 * stacked[0] + 0.75 * stacked[1])
+    assert torch.equal(lines[0].anchors["b"], bias)
