@@ -42,7 +42,7 @@ if __name__ == "__main__":
     print(f"distance travelled (6.3): {float(distance(model, start, end)):.2f}")
     for name in layers.barriers():
         top = barrier_state(layers[name])  # initial weights from which training often goes better (Fig. 6.3)
-        print(f"the barrier of layer {name} has its top at α = {layers[name].shape.place:.2f}: {len(top)} tensors")
+        print(f"the barrier of layer {name} has its top at α = {layers[name].profile().place:.2f}: {len(top)} tensors")
 
     def predict(points: torch.Tensor) -> torch.Tensor:
         return model(points)[:, 0].sigmoid()

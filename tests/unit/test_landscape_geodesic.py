@@ -194,7 +194,7 @@ def test_what_has_no_geodesic_is_refused():
         path_of(rotation(3, 1), rotation(3, 2, det=-1.0), Orthogonal())
     with pytest.raises(ConstraintError, match="opposite points"):
         path_of(rotation(3, 1), -rotation(3, 1), Sphere(1.0, slack=False))
-    with pytest.raises(ConstraintError, match="no geodesics are known"):
+    with pytest.raises(ConstraintError, match="no geodesics are implemented"):
         path_of(rotation(3, 1), rotation(3, 2), LevelSet(lambda q: q.sum() - 1))
     model = Holder(2, 2)
     with pytest.raises(ValueError, match="no parameter"):

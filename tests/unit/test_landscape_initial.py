@@ -58,9 +58,9 @@ def test_a_module_that_cannot_reset_itself_is_named():
 
 def test_the_top_of_a_barrier_and_its_neighbours():
     path = interpolate(Well(), well(-1.0), well(1.0), lambda m: m(torch.ones(1, 1)).sum())
-    assert path.shape == "barrier"
-    assert path.shape.height == pytest.approx(1.0)
-    assert path.shape.place == pytest.approx(0.5)
+    assert path.profile() == "barrier"
+    assert path.profile().height == pytest.approx(1.0)
+    assert path.profile().place == pytest.approx(0.5)
     for shift, w in ((0.0, 0.0), (-0.1, -0.2), (0.1, 0.2), (5.0, 1.0)):
         assert float(barrier_state(path, shift)["layer.weight"]) == pytest.approx(w, abs=1e-6)
     downhill = interpolate(Well(), well(0.0), well(1.0), lambda m: m(torch.ones(1, 1)).sum())
@@ -72,7 +72,7 @@ def test_every_replica_has_a_top_of_its_own():
     ends = [{"layer.weight": torch.tensor([[[a]], [[b]]])} for a, b in ((-1.0, -1.5), (1.0, 1.0))]
     path = interpolate(Well(), *ends, lambda m: m(torch.ones(1, 1)).sum(), 201, replicas=2)
     assert [float(x) for x in barrier_state(path)["layer.weight"]] == pytest.approx([0.0, 0.0], abs=1e-6)
-    assert [shape.place for shape in path.shapes] == pytest.approx([0.5, 0.6])
+    assert [profile.place for profile in path.profiles()] == pytest.approx([0.5, 0.6])
     assert barrier_state(path, replica=1)["layer.weight"].shape == (1, 1)
     mixed = [{"layer.weight": torch.tensor([[[a]], [[b]]])} for a, b in ((-1.0, 0.5), (1.0, 1.0))]
     some = interpolate(Well(), *mixed, lambda m: m(torch.ones(1, 1)).sum(), replicas=2)
@@ -120,17 +120,17 @@ def test_an_adversarial_start_fits_random_labels(classes):
 
 
 class Numbered(Dataset):
-    """24 points that remember how often they were asked for."""
+    """24 examples that count how often they were read."""
 
     def __init__(self):
         self.x = torch.randn(24, 3, generator=torch.Generator().manual_seed(2))
-        self.asked = torch.zeros(24, dtype=torch.long)
+        self.reads = torch.zeros(24, dtype=torch.long)
 
     def __len__(self):
         return 24
 
     def __getitem__(self, index):
-        self.asked[index] += 1
+        self.reads[index] += 1
         return self.x[index], "a label nobody reads"
 
 
@@ -154,7 +154,7 @@ def test_an_adversarial_start_reads_a_data_set_or_its_loader(wrapped):
     found = adversarial(model, given, 3, optimizer, loss=counted, **options)
     assert torch.equal(random, torch.random.get_rng_state())
     assert set(sizes) == {6 if wrapped else 8}
-    assert (data.asked == 2 * found.epochs).all(), "every example once to learn and once to test"
+    assert (data.reads == 2 * found.epochs).all(), "every example once to learn and once to test"
     assert found.accuracy >= 0.95
     model.load_state_dict(found.state)
     labels = torch.randint(3, (24,), generator=torch.Generator().manual_seed(1))
@@ -174,7 +174,7 @@ def test_a_stream_cannot_keep_its_labels():
 
 def test_random_labels_need_two_classes_and_data():
     model = perceptron()
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match="at least 2 classes"):
         adversarial(model, torch.zeros(4, 3), 1, lambda p: torch.optim.SGD(p, 0.1))
     with pytest.raises(ValueError, match="need inputs"):
         adversarial(model, torch.zeros(0, 3), 2, lambda p: torch.optim.SGD(p, 0.1))

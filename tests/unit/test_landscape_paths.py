@@ -1,7 +1,6 @@
 """Interpolation against the loop it replaces, and against NumPy."""
 
 import copy
-import math
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ class Convolutional(nn.Module):
 
 
 class Tied(nn.Module):
-    """One matrix used twice, once by a layer that knows how to share work and once by a function."""
+    """One matrix used twice."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +96,7 @@ def case(request):
 METRICS = {"loss": F.cross_entropy, "error": error_rate}
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk": 2, "batched": True}, {"chunk": 1}, {"batched": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"chunk": 2, "batched": True}, {"batched": False}, {"fast": False}], ids=str)
 def test_a_path_equals_the_usual_loop(case, options):
     model, start, end, x, y = case
     path = interpolate(model, start, end, over((x, y), METRICS, batch_size=7), POINTS, **options)
@@ -168,8 +167,9 @@ def test_a_first_layer_costs_two_products_however_many_points():
             interpolate(model, start, end, over((x, y), F.cross_entropy, batch_size=10), 51, batched=batched, chunk=51)
         work[batched] = counter.get_total_flops()
     first, second = 2 * 10 * 784 * 16, 2 * 10 * 16 * 4
-    assert work[False] == 51 * (first + second)
-    assert work[True] == 2 * first + 51 * second  # mixing the points is no product
+    checked = first + second  # the model itself, to compare with the captured graph
+    assert work[False] == 51 * (first + second) + checked
+    assert work[True] == 2 * first + 51 * second + 2 * checked  # the sums of anchors are no products
 
 
 def test_a_loader_is_read_once():
@@ -218,10 +218,8 @@ def test_what_cannot_be_batched_is_done_one_by_one_with_a_warning():
         interpolate(model, start, end, over((x, y), stubborn), POINTS, batched=True)
 
 
-def test_a_function_that_hides_from_torch_is_noticed_not_wrong():
-    """Shared weights are stand-ins of NaN: code that reads their memory behind torch's back cannot pass for right."""
-
-    class Behind(nn.Module):
+def test_a_custom_autograd_function():
+    class Custom(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = nn.Linear(3, 4)
@@ -241,119 +239,10 @@ def test_a_function_that_hides_from_torch_is_noticed_not_wrong():
             return Product.apply(x, self.layer.weight) + self.layer.bias
 
     x, y = torch.randn(20, 3), torch.arange(20) % 4
-    model, start, end = (build(Behind, s) for s in (0, 1, 2))
-    try:
-        path = interpolate(model, start, end, over((x, y), F.cross_entropy), POINTS)
-    except FloatingPointError:
-        return
+    model, start, end = (build(Custom, s) for s in (0, 1, 2))
+    path = interpolate(model, start, end, over((x, y), F.cross_entropy), POINTS)
     expected = by_hand(model, start.state_dict(), end.state_dict(), path.alphas, x, y)
     torch.testing.assert_close(path["cross_entropy"], expected[0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_statistics_are_recomputed_at_every_point(batched):
-    model, start, end = (build(Convolutional, s) for s in (0, 1, 2))
-    x, y = images(24), torch.arange(24) % 4
-    path = interpolate(
-        model, start, end, over((x, y), F.cross_entropy, batch_size=8), POINTS, statistics="recompute",
-        batched=batched, chunk=3, calibration=(x[:16], y[:16]),
-    )  # fmt: skip
-    first, last = start.state_dict(), end.state_dict()
-    for alpha, value in zip(path.alphas.tolist(), path.values[0].tolist(), strict=True):
-        student = build(Convolutional, 0).eval()
-        student.load_state_dict(
-            {k: (1 - alpha) * first[k] + alpha * v if v.is_floating_point() else v for k, v in last.items()}
-        )
-        with torch.no_grad():
-            hidden = student.first(x[:16])
-            student.norm.running_mean.copy_(hidden.mean((0, 2, 3)))
-            student.norm.running_var.copy_(hidden.var((0, 2, 3)))
-            assert value == pytest.approx(float(F.cross_entropy(student(x), y)), rel=1e-5)
-    mixed = interpolate(model, start, end, over((x, y), F.cross_entropy), POINTS)
-    assert not torch.allclose(mixed.values, path.values)
-
-
-def test_statistics_of_several_batches_are_averaged():
-    model, start, end = (build(Convolutional, s) for s in (0, 1, 2))
-    x, y = images(24), torch.arange(24) % 4
-    evaluate = over((x, y), F.cross_entropy, batch_size=8)
-    path = interpolate(model, start, end, evaluate, POINTS, statistics="recompute")
-    student = build(Convolutional, 0).eval()
-    student.load_state_dict(end.state_dict())
-    student.norm.train().momentum = None
-    student.norm.reset_running_stats()
-    with torch.no_grad():
-        for piece in x.split(8):
-            student(piece)
-        value = float(F.cross_entropy(student.eval()(x), y))
-    assert float(path.values[0, -1]) == pytest.approx(value, rel=1e-5)
-
-
-@pytest.mark.parametrize("make", [perceptron, Convolutional])
-@pytest.mark.parametrize("options", [{"batched": True}, {"batched": False}], ids=str)
-@pytest.mark.parametrize("statistics", ["interpolate", "recompute"])
-def test_an_ensemble_is_its_replicas(make, options, statistics):
-    options = {**options, "statistics": statistics, "chunk": 3}
-    ensemble = Ensemble(lambda: build_here(make), 3, seed=5)
-    other = Ensemble(lambda: build_here(make), 3, seed=6)
-    x = torch.randn(20, 3) if make is perceptron else images()
-    y = torch.arange(20) % 4
-    evaluate = over((x, y), METRICS, batch_size=8)
-    path = interpolate(ensemble, ensemble.state_dict(), other.state_dict(), evaluate, POINTS, **options)
-    assert path.values.shape == (2, 3, POINTS)
-    for replica in range(3):
-        one = interpolate(ensemble.alone(0), ensemble.alone(replica), other.alone(replica), evaluate, POINTS, **options)
-        torch.testing.assert_close(path.values[:, replica], one.values, rtol=1e-4, atol=1e-5)
-        assert path.shapes[replica] == one.shape
-    by_argument = interpolate(
-        ensemble.alone(0), ensemble.state_dict(), other.state_dict(), evaluate, POINTS, replicas=3, **options
-    )
-    torch.testing.assert_close(by_argument.values, path.values)
-
-
-def build_here(make):
-    model = make()
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_var.uniform_(0.5, 2)
-    return model
-
-
-def test_replicas_may_have_data_of_their_own():
-    ensemble, other = (Ensemble(perceptron, 3, seed=s) for s in (5, 6))
-    x, y = torch.randn(3, 20, 3), torch.randint(4, (3, 20))
-    for batched in (None, False):
-        path = interpolate(
-            ensemble,
-            ensemble,
-            other,
-            over((x, y), F.cross_entropy, shared=False, batch_size=8),
-            POINTS,
-            batched=batched,
-        )
-        for i in range(3):
-            one = interpolate(
-                ensemble.alone(i), ensemble.alone(i), other.alone(i), over((x[i], y[i]), F.cross_entropy), POINTS
-            )
-            torch.testing.assert_close(path.values[0, i], one.values[0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("make", [perceptron, Convolutional])
-def test_half_precision_states_and_autocast(make, batched):
-    model, start, end = (build(make, s) for s in (0, 1, 2))
-    y = torch.arange(20) % 4
-    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)) if make is perceptron else images()
-    exact = interpolate(model, start, end, over((x, y), F.cross_entropy), POINTS, batched=batched)
-    cast = interpolate(
-        model, start, end, over((x, y), F.cross_entropy), POINTS, autocast=torch.bfloat16, batched=batched
-    )
-    assert 0 < float((exact.values - cast.values).abs().max()) < 0.05
-    halves = [copy.deepcopy(m).bfloat16() for m in (model, start, end)]
-    rough = interpolate(*halves, over((x.bfloat16(), y), F.cross_entropy), POINTS, batched=batched)
-    torch.testing.assert_close(rough.values, exact.values, atol=0.05, rtol=0.05)
-    for path in (cast, rough):  # the loss itself is not rounded, or small barriers would be its steps
-        assert (path.values != path.values.bfloat16().double()).all()
 
 
 def test_other_batches_need_a_forward():
@@ -394,7 +283,7 @@ def test_a_trajectory_passes_through_its_states():
     assert all(torch.equal(path.state(2.0)[k], states[2][k]) for k in states[2])
 
 
-def test_the_cost_is_said_before():
+def test_the_cost_is_estimated():
     model, start, end = (build(perceptron, s) for s in (0, 1, 2))
     x, y = torch.randn(40, 3), torch.arange(40) % 4
     found = cost(model, start, end, over((x, y), F.cross_entropy, batch_size=8), 51)
@@ -419,113 +308,3 @@ def test_a_plot_shows_mean_band_and_barrier():
     axes = interpolate(ensemble, ensemble, other, over((x, y), F.cross_entropy), POINTS).plot()
     assert axes.get_xlabel() == "α"
     assert len(axes.collections) == 1
-
-
-# ── bad input ────────────────────────────────────────────────────────────────────────────────────
-
-
-def lost(state, name):
-    return {k: v for k, v in state.items() if k != name}
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda s: lost(s, "2.bias"), ValueError, "misses 2.bias"),
-        (lambda s: {**s, "9.weight": torch.zeros(1)}, ValueError, "has 9.weight besides"),
-        (lambda s: {**s, "0.weight": torch.zeros(8, 4)}, ValueError, r"0.weight is \(8, 4\) instead of \(8, 3\)"),
-        (lambda s: {**s, "0.weight": s["0.weight"] * math.nan}, ValueError, "NaN or infinity in 0.weight"),
-        (lambda s: 3, TypeError, "state_dict or a module"),
-        (lambda s: {k: v[None] for k, v in s.items()}, ValueError, "other shapes"),
-    ],
-)
-@pytest.mark.parametrize("which", ["start", "end"])
-def test_a_state_of_another_model_is_refused(change, error, message, which):
-    model, start, end = (build(perceptron, s) for s in (0, 1, 2))
-    states = {"start": start.state_dict(), "end": end.state_dict()}
-    states[which] = change(states[which])
-    with pytest.raises(error, match=message) as caught:
-        interpolate(model, states["start"], states["end"], lambda m: m(torch.zeros(1, 3)).sum(), POINTS)
-    assert which in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("evaluate", "error", "message"),
-    [
-        (lambda m: m(torch.zeros(2, 3)), ValueError, "one number"),
-        (lambda m: 3.0, ValueError, "one number"),
-        (lambda m: {}, ValueError, "no value"),
-        (17, TypeError, "evaluate must be"),
-        (over((torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)), lambda o, t: o), ValueError, "returned shape"),
-        (over((torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)), lambda o, t: 0.5), ValueError, "returned float"),
-        (over((torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)), F.cross_entropy), ValueError, "data is empty"),
-        (over([], F.cross_entropy), ValueError, "data is empty"),
-        (over(DataLoader(TensorDataset(torch.zeros(0, 3))), F.cross_entropy), ValueError, "data is empty"),
-    ],
-)
-@pytest.mark.parametrize("batched", [None, False])
-def test_an_evaluation_that_cannot_be_is_refused(evaluate, error, message, batched):
-    model, start, end = (build(perceptron, s) for s in (0, 1, 2))
-    with pytest.raises(error, match=message):
-        interpolate(model, start, end, evaluate, POINTS, batched=batched)
-
-
-def test_data_that_is_no_data_is_refused():
-    x, y = torch.zeros(4, 3), torch.zeros(4)
-    with pytest.raises(TypeError, match="iterator"):
-        over(iter([(x, y)]), F.cross_entropy)
-    with pytest.raises(TypeError, match="must be a loader"):
-        over(5, F.cross_entropy)
-    with pytest.raises(ValueError, match="differ in length"):
-        over((x, y[:3]), F.cross_entropy)
-    with pytest.raises(TypeError, match="metrics must be"):
-        over((x, y), {"loss": 3})
-    with pytest.raises(ValueError, match="batch_size"):
-        over((x, y), F.cross_entropy, batch_size=0)
-
-
-def test_nan_on_the_path_is_an_error_that_says_where():
-    model, start, end = (build(perceptron, s) for s in (0, 1, 2))
-    zeros = {name: torch.zeros_like(x) for name, x in start.state_dict().items()}
-
-    def logarithm(m):
-        return (0.1 - m(torch.zeros(1, 3)).square().sum()).log()
-
-    with pytest.raises(FloatingPointError, match=r"value is NaN or infinite at \d of 7 points, first at α = 0\.[1-9]"):
-        interpolate(model, zeros, end, logarithm, POINTS)
-    kept = interpolate(model, zeros, end, logarithm, POINTS, nonfinite="keep")
-    assert bool(kept.values[0, 0].isfinite())
-    assert bool(kept.values[0, -1].isnan())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alphas": 2}, "at least 3"),
-        ({"alphas": [0.0, 0.5, 0.2]}, "increasing"),
-        ({"chunk": 0}, "chunk"),
-        ({"statistics": "guess"}, "statistics"),
-        ({"nonfinite": "hide"}, "nonfinite"),
-        ({"along": "arc"}, "along"),
-        ({"along": "geodesic"}, "needs constraints"),
-        ({"replicas": 0}, "replicas"),
-        ({"statistics": "recompute"}, "calibration"),
-    ],
-)
-def test_options_are_checked(options, message):
-    model, start, end = (build(perceptron, s) for s in (0, 1, 2))
-    with pytest.raises(ValueError, match=message):
-        interpolate(model, start, end, lambda m: m(torch.zeros(1, 3)).sum(), **options)
-
-
-def test_own_data_needs_replicas():
-    model, start, end = (build(perceptron, s) for s in (0, 1, 2))
-    with pytest.raises(ValueError, match="no replicas"):
-        interpolate(model, start, end, over((torch.zeros(2, 4, 3), torch.zeros(2, 4)), F.cross_entropy, shared=False))
-
-
-def test_an_unknown_metric_is_named():
-    model, start, end = (build(perceptron, s) for s in (0, 1, 2))
-    path = interpolate(model, start, end, lambda m: m(torch.zeros(1, 3)).sum(), POINTS)
-    with pytest.raises(KeyError, match="accuracy"):
-        path["accuracy"]

@@ -1,4 +1,4 @@
-"""A start that misleads: weights that have learned random labels by heart (thesis Fig. 6.2B)."""
+"""Adversarial initial weights: trained until they fit random labels (thesis Fig. 6.2B)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .evaluation import error_rate
 
 
 class Adversarial(NamedTuple):
-    """A state that fits random labels, the training accuracy it reached, and the epochs that took."""
+    """A state that fits random labels, its training accuracy, and the number of epochs it took."""
 
     state: dict[str, Tensor]
     accuracy: float
@@ -34,45 +34,45 @@ def adversarial(
     seed: int = 0,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Adversarial:
-    """Train a copy of the model on random labels until it fits them: a start that misleads.
+    """Train a copy of the model on random labels until it fits them: an adversarial initial state.
 
-    Every example keeps its label from epoch to epoch, in an order that the seed decides.
+    An example has the same label in every epoch. The seed decides labels and order.
 
     Args:
         inputs: (N, …); or a data set of (input, …, label), or its loader, whose batch size, workers and collation
-            are used. Their labels are ignored.
+            are used. Its labels are ignored.
         classes: labels are drawn uniformly from 0 … classes − 1.
         make_optimizer: parameters → optimizer, ``lambda params: torch.optim.SGD(params, 0.1, 0.9)``.
-        epochs: at most so many.
-        accuracy: stop once training accuracy, measured in evaluation mode after an epoch, is this high.
-        loss: (outputs, labels); by default cross-entropy, or the binary one for a single output.
+        epochs: the largest number of epochs.
+        accuracy: stop once training accuracy, measured in evaluation mode after every epoch, is this high.
+        loss: (outputs, labels) → Tensor; by default cross-entropy, binary for a single output.
     """
     if classes < 2:
-        raise ValueError(f"one class only: random labels need at least 2 classes, got {classes}")
+        raise ValueError(f"random labels need at least 2 classes, got {classes}")
     count = _count(inputs)
     if not count or epochs < 1 or batch_size < 1:
         raise ValueError("random labels need inputs, at least one epoch and a batch size of at least 1")
-    student = copy.deepcopy(model)
+    trained = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (count,), generator=generator)
-    device = next(student.parameters()).device
+    device = next(trained.parameters()).device
     batches = _batches(inputs, labels, batch_size, generator, device)
-    optimizer = make_optimizer(student.parameters())
+    optimizer = make_optimizer(trained.parameters())
     criterion = loss or _cross_entropy
-    reached, taken = 0.0, 0
-    while taken < epochs and reached < accuracy:
-        student.train()
-        for *given, own in batches():
+    reached, epoch = 0.0, 0
+    while epoch < epochs and reached < accuracy:
+        trained.train()
+        for *inputs_of_batch, targets in batches():
             optimizer.zero_grad()
-            torch.autograd.backward(criterion(student(*given), own))
+            torch.autograd.backward(criterion(trained(*inputs_of_batch), targets))
             optimizer.step()
-        reached = 1 - _error(student, batches, count)
-        taken += 1
-    return Adversarial({name: x.detach().clone() for name, x in student.state_dict().items()}, reached, taken)
+        reached = 1 - _error(trained, batches, count)
+        epoch += 1
+    return Adversarial({name: x.detach().clone() for name, x in trained.state_dict().items()}, reached, epoch)
 
 
 class _Relabelled(Dataset[Any]):
-    """A data set whose examples end in labels of ours."""
+    """A data set with its labels replaced."""
 
     def __init__(self, data: Any, labels: Tensor) -> None:
         self.data, self.labels = data, labels
@@ -81,8 +81,8 @@ class _Relabelled(Dataset[Any]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        *given, _ = self.data[index]
-        return (*given, self.labels[index])
+        *inputs, _ = self.data[index]
+        return (*inputs, self.labels[index])
 
 
 Batches = Callable[[], Iterator[list[Tensor]]]
@@ -91,19 +91,19 @@ Batches = Callable[[], Iterator[list[Tensor]]]
 def _count(inputs: Any) -> int:
     data: Any = inputs.dataset if isinstance(inputs, DataLoader) else inputs
     if isinstance(data, IterableDataset):
-        raise TypeError("a stream's examples cannot keep their labels; give a data set with a length, or a tensor")
+        raise TypeError("examples of a stream cannot keep their labels; give a data set with a length, or a tensor")
     return len(data)
 
 
 def _batches(inputs: Any, labels: Tensor, batch_size: int, generator: torch.Generator, device: torch.device) -> Batches:
-    """All examples, shuffled anew at every call, on the device."""
+    """All examples on the device, shuffled at every call."""
     if isinstance(inputs, Tensor):
-        own = labels.to(inputs.device)
+        targets = labels.to(inputs.device)
 
         def from_tensor() -> Iterator[list[Tensor]]:
             for index in torch.split(torch.randperm(len(inputs), generator=generator), batch_size):
                 index = index.to(inputs.device)
-                yield [inputs[index], own[index]]
+                yield [inputs[index], targets[index]]
 
         return from_tensor
     given = inputs if isinstance(inputs, DataLoader) else DataLoader(inputs, batch_size)
@@ -123,4 +123,4 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
 @torch.no_grad()
 def _error(model: nn.Module, batches: Batches, count: int) -> float:
     model.eval()
-    return sum(float(error_rate(model(*given), own)) * len(own) for *given, own in batches()) / count
+    return sum(float(error_rate(model(*inputs), y)) * len(y) for *inputs, y in batches()) / count

@@ -11,13 +11,13 @@ from .states import Subject
 def filter_normalised(subject: Subject, state: dict[str, Tensor], seed: int, number: int) -> dict[str, Tensor]:
     """Noise d with ‖d_f‖ = ‖θ_f‖ for every filter f; zero for biases, norms and buffers.
 
-    A landscape drawn without this shows how large the weights are, not how sharp the minimum is.
+    Without this normalisation a landscape shows how large the weights are, not how sharp the minimum is.
     """
     generator = torch.Generator().manual_seed(2 * seed + number)
     found = {}
     for name, x in state.items():
-        own = subject.parameters.get(name)
-        if own is None or own.ndim < 2:
+        parameter = subject.parameters.get(name)
+        if parameter is None or parameter.ndim < 2:
             found[name] = torch.zeros_like(x)
             continue
         noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
@@ -33,14 +33,14 @@ def principal_plane(
 ) -> tuple[list[dict[str, Tensor]], Tensor, Tensor]:
     """Two orthonormal directions, the states' coordinates (S, 2), and their relative off-plane residuals (S,).
 
-    Differences to the last state are decomposed: its Gram matrix is S × S, so no covariance of weights is formed.
+    They come from the S × S Gram matrix of the differences to the last state; no covariance of weights is formed.
     """
     names = list(subject.parameters)
     last = states[-1]
     rows = torch.stack([torch.cat([(state[n] - last[n]).double().flatten() for n in names]) for state in states])
     energies, vectors = torch.linalg.eigh(rows @ rows.mT)
     if not float(energies[-2]) > 1e-12 * float(energies[-1]):
-        raise ValueError("the states lie on one line (or are all equal), which spans no plane; use trajectory()")
+        raise ValueError("the states lie on one line (or are all equal) and span no plane; use trajectory()")
     axes = [vectors[:, -k] @ rows / energies[-k].sqrt() for k in (1, 2)]
     marks = torch.stack([rows @ axis for axis in axes], 1)
     distances = rows.norm(dim=1)

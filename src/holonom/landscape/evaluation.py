@@ -1,18 +1,18 @@
-"""What is measured at every point: losses and metrics over data, read once for all points."""
+"""What is measured at every point: losses and metrics, averaged over data that is read once for all points."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader, Dataset
 
 Metric = Callable[[Any, Any], Tensor]
 Forward = Callable[[Any, Any], tuple[Any, Any]]
-_USUAL = 512
+_BATCH_SIZE = 512
 
 
 class Evaluation:
@@ -33,7 +33,7 @@ class Evaluation:
             if len({x.shape[dim] for x in data}) != 1:
                 raise ValueError(f"inputs and targets differ in length: {[tuple(x.shape) for x in data]}")
         elif isinstance(data, Dataset):
-            self._batches = DataLoader(data, batch_size or _USUAL)
+            self._batches = DataLoader(data, batch_size or _BATCH_SIZE)
         elif isinstance(data, Iterator):
             raise TypeError(
                 "data is an iterator, which is empty after one pass; give a DataLoader, a list of batches or tensors"
@@ -45,7 +45,7 @@ class Evaluation:
 
     @property
     def divisible(self) -> bool:
-        """Whether batches may be of any size: tensors for which none was asked for."""
+        """Whether batches may have any size: the data is tensors, and no batch size was given."""
         return self._tensors is not None and self.batch_size is None
 
     def batches(self, device: torch.device, size: int | None = None) -> Iterator[Any]:
@@ -53,12 +53,12 @@ class Evaluation:
         empty = True
         for batch in self._batches if self._tensors is None else self._cut(self._tensors, size):
             empty = False
-            yield tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), batch)
+            yield map_tensors(lambda x: x.to(device, non_blocking=True), batch)
         if empty:
-            raise ValueError("the data is empty: there is nothing to average a metric over")
+            raise ValueError("the data is empty, so metrics have no mean")
 
     def count(self, size: int | None = None) -> int | None:
-        """Number of batches, where it is known."""
+        """Number of batches, or None for a loader without a length."""
         if self._tensors is not None:
             return -(-self._tensors[0].shape[0 if self.shared else 1] // self._size(size))
         try:
@@ -67,7 +67,7 @@ class Evaluation:
             return None
 
     def _size(self, size: int | None) -> int:
-        return self.batch_size or size or _USUAL
+        return self.batch_size or size or _BATCH_SIZE
 
     def _cut(self, tensors: list[Tensor], size: int | None) -> Iterator[tuple[Tensor, ...]]:
         dim = 0 if self.shared else 1
@@ -75,9 +75,9 @@ class Evaluation:
         return zip(*pieces, strict=True)
 
     def measure(self, model: Callable[..., Any], batch: Any) -> dict[str, Tensor]:
-        """Every metric of one batch: one number, the mean over examples; of outputs in at least float32."""
+        """Every metric's mean over one batch, from outputs in at least float32."""
         outputs, targets = self.forward(model, batch)
-        outputs = tree_map_only(Tensor, _widened, outputs)
+        outputs = map_tensors(_widened, outputs)
         return {name: self._mean(name, metric(outputs, targets)) for name, metric in self.metrics.items()}
 
     def _mean(self, name: str, value: Any) -> Tensor:
@@ -90,15 +90,15 @@ class Evaluation:
         return (value if value.is_floating_point() else value.float()).mean()
 
     def size(self, batch: Any) -> int:
-        """Examples in a batch, the weight of its mean."""
-        tensors = [x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim]
-        if not tensors:
+        """The number of examples in a batch."""
+        found = [x for x in tensors(batch) if x.ndim]
+        if not found:
             raise ValueError("a batch must hold tensors with the examples in front")
-        return int(tensors[-1].shape[0 if self.shared or tensors[-1].ndim < 2 else 1])
+        return int(found[-1].shape[0 if self.shared or found[-1].ndim < 2 else 1])
 
 
 class Function:
-    """A plain function of the model, ``evaluate(model)`` → a number or several by name, seen as one batch."""
+    """A function of the model, ``evaluate(model)`` → one number, or several by name; treated as one batch."""
 
     shared = True
 
@@ -154,10 +154,10 @@ def over(
     Args:
         data: a loader, a data set, a list of batches, or a pair of tensors (inputs, targets).
         metrics: a function (outputs, targets) → the batch's mean or one value per example, or several by name.
-            The first one decides the shape of a path.
+            The first one decides the barrier profile of a path.
         forward: (model, batch) → (outputs, targets); by default model(*batch[:-1]) and batch[-1].
-        batch_size: for tensors and data sets; by default what suits the number of points, or 512.
-        shared: False if every replica has data of its own, tensors of shape (R, N, …).
+        batch_size: for tensors and data sets; by default chosen by the number of points, or 512.
+        shared: False if every replica has other data: tensors of shape (R, N, …).
     """
     named = dict(metrics) if isinstance(metrics, Mapping) else {getattr(metrics, "__name__", "value"): metrics}
     if not named or not all(callable(metric) for metric in named.values()):
@@ -186,9 +186,33 @@ def _forward(model: Callable[..., Any], batch: Any) -> tuple[Any, Any]:
 
 
 def _widened(x: Tensor) -> Tensor:
-    """A loss in bfloat16 has three digits, too few to see a barrier with."""
+    """At least float32: a loss in bfloat16 has three digits, too few to show a barrier."""
     return x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x
 
 
 def _is_tensors(data: Any) -> bool:
     return isinstance(data, (tuple, list)) and len(data) > 1 and all(isinstance(x, Tensor) for x in data)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Nested lists, tuples and dictionaries with ``function`` applied to everything else in them."""
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_leaves(function, x) for x in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_leaves(function, x) for x in tree)
+    if isinstance(tree, dict):
+        changed = copy.copy(tree)
+        for key, x in tree.items():
+            changed[key] = map_leaves(function, x)
+        return changed
+    return function(tree)
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    return map_leaves(lambda x: function(x) if isinstance(x, Tensor) else x, tree)
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_tensors(found.append, tree)
+    return found

@@ -13,14 +13,14 @@ from ..constraints import Circle, Orthogonal, Sphere
 from ..constraints.base import Constraint, as_matrix
 from ..errors import ConstraintError
 from ..optimizer import Langevin
-from .family import Curve, Family, combine
+from .points import Curve, Points, combine
 from .states import Subject
 
 Constraints = Langevin | Mapping[str, Constraint] | None
 
 
 def constrained(subject: Subject, constraints: Constraints) -> dict[str, Constraint]:
-    """Which parameters live on a manifold, by name."""
+    """The constraints of parameters that lie on a manifold, by name."""
     if constraints is None:
         return {}
     if isinstance(constraints, Langevin):
@@ -40,34 +40,34 @@ def constrained(subject: Subject, constraints: Constraints) -> dict[str, Constra
         }
     if not found:
         raise ValueError(
-            "constraints name no parameter of this model; give its own optimizer, or {name pattern: constraint}"
+            "constraints name no parameter of this model; give this model's optimizer, or {name pattern: constraint}"
         )
     return found
 
 
 @torch.no_grad()
-def departure(subject: Subject, spaces: Mapping[str, Constraint], family: Family) -> Tensor:
+def departure(subject: Subject, spaces: Mapping[str, Constraint], points: Points) -> Tensor:
     """(P,): at every point the largest distance of a constrained block from its manifold.
 
-    Slack variables take up what they can: a weight inside its circle is on it.
+    With a slack variable a weight inside its circle or sphere is on the manifold.
     """
     found = []
-    for row in family.weights:
+    for row in points.coefficients:
         farthest = 0.0
         for name, space in spaces.items():
-            x = family.curves[name](row[None])[0] if name in family.curves else _at(family, name, row)
-            for own in _pieces(subject, space, x, name):
-                farthest = max(farthest, _distance(space, own, name))
+            x = points.curves[name](row[None])[0] if name in points.curves else _at(points, name, row)
+            for piece in _pieces(subject, space, x, name):
+                farthest = max(farthest, _distance(space, piece, name))
         found.append(farthest)
     return torch.tensor(found, dtype=torch.float64)
 
 
-def _at(family: Family, name: str, row: Tensor) -> Tensor:
-    return combine(row, family.anchors[name]) if name in family.anchors else family.fixed[name]
+def _at(points: Points, name: str, row: Tensor) -> Tensor:
+    return combine(row.tolist(), points.anchors[name]) if name in points.anchors else points.fixed[name]
 
 
 def _pieces(subject: Subject, space: Constraint, x: Tensor, name: str) -> list[Tensor]:
-    """The tensors a constraint speaks of: a stack of replicas (an ensemble's own constraint), or each replica's."""
+    """The tensors a constraint applies to: the stack of all replicas (an ensemble's constraint), or every replica."""
     try:
         space.check(x, name)
     except ConstraintError:
@@ -90,12 +90,12 @@ def geodesics(
 
 
 def _curve(subject: Subject, space: Constraint, start: Tensor, end: Tensor, name: str) -> Curve:
-    makers: dict[type[Constraint], Callable[..., Callable[[Tensor], Tensor]]] = {
+    geodesics: dict[type[Constraint], Callable[..., Callable[[Tensor], Tensor]]] = {
         Circle: _on_circles, Sphere: _on_spheres, Orthogonal: _by_rotation,
     }  # fmt: skip
-    if type(space) not in makers:
-        raise ConstraintError(f"{name}: no geodesics are known on {space!r}; use along='line'")
-    make = makers[type(space)]
+    if type(space) not in geodesics:
+        raise ConstraintError(f"{name}: no geodesics are implemented on {space!r}; use along='line'")
+    make = geodesics[type(space)]
     pairs = zip(*(_pieces(subject, space, x.double().contiguous(), name) for x in (start, end)), strict=True)
     curves = [make(space, a, b, name) for a, b in pairs]
 
@@ -120,11 +120,11 @@ def _on_spheres(space: Sphere, start: Tensor, end: Tensor, name: str) -> Callabl
     r = space._r(a)
     if space.has_slack:
         a, b = (torch.cat([x, (r**2 - x.square().sum(-1, keepdim=True)).clamp_min(0).sqrt()], -1) for x in (a, b))
-    # Between unit vectors this is accurate at all angles, where an arc cosine is not.
+    # Accurate at all angles; an arc cosine is not.
     angle = 2 * torch.atan2((a - b).norm(dim=-1, keepdim=True), (a + b).norm(dim=-1, keepdim=True))
     if bool((angle > torch.pi - 1e-6).any()):
         raise ConstraintError(
-            f"{name}: two rows are opposite points of their sphere, and no great circle is the shortest"
+            f"{name}: two rows are opposite points of their sphere, so the shortest great circle is not unique"
         )
     columns = space.view(start).shape[-1]
 
@@ -144,8 +144,8 @@ def _sine_ratio(share: Tensor, angle: Tensor) -> Tensor:
 def _by_rotation(space: Orthogonal, start: Tensor, end: Tensor, name: str) -> Callable[[Tensor], Tensor]:
     """exp(αA) Q₀ with exp(A) Q₀ = Q₁ and A skew: the geodesic of square weights, of tall ones a curve on the manifold.
 
-    A tall weight's rotation acts in the span of its two ends only, and turns the rest of that span as
-    little as it can.
+    The rotation of a tall weight acts in the span of its two ends only, with the smallest possible rotation of the rest
+    of that span.
     """
     matrix = as_matrix(start, space.block_view)
     first, last = space.view(start), space.view(end)
@@ -165,7 +165,7 @@ def _turn(first: Tensor, last: Tensor, name: str) -> Callable[[Tensor], Tensor]:
     basis, q, p = _completed(first, last)
     turn = p @ q.mT
     if float(torch.linalg.det(turn)) < 0:
-        raise ConstraintError(f"{name}: determinants of opposite sign: no path of orthogonal matrices joins these two")
+        raise ConstraintError(f"{name}: determinants of opposite sign: no orthogonal matrices connect these two")
     # A rotation is normal, so its Schur form is made of plane rotations: angles θ in planes (i, j).
     block, z = (torch.from_numpy(x).to(first.device) for x in schur(turn.cpu().numpy(), output="real"))
     planes = _planes(block)
@@ -212,7 +212,7 @@ def _completed(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     u, _, vh = torch.linalg.svd(rest_p.mT @ rest_q)
     aligned = torch.cat([p, rest_p @ u @ vh], 1)
     whole = torch.cat([q, rest_q], 1)
-    if float(torch.linalg.det(aligned @ whole.mT)) < 0:  # the direction turned farthest is turned the other way
+    if float(torch.linalg.det(aligned @ whole.mT)) < 0:  # reverse the direction that is rotated most
         u[:, -1] *= -1
         aligned = torch.cat([p, rest_p @ u @ vh], 1)
     return basis, whole, aligned

@@ -1,4 +1,4 @@
-"""Where to start from: fresh weights, points of a path, and weights whose blocks come from elsewhere (thesis 6.1.4)."""
+"""Initial states: fresh weights, points of a path, and states with blocks of another state (thesis 6.1.4)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from .states import Blocks, State, Subject, blocks_of
 
 
 def fresh(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
-    """Another initial state of the model, by its modules' own ``reset_parameters``; no global random state moves."""
+    """Another initial state, by the modules' ``reset_parameters``; the global random state does not change."""
     if Subject(model).replicas is not None:
-        raise ValueError(
-            "a module's own initialiser knows nothing of replicas; build another Ensemble with another seed"
-        )
+        raise ValueError("modules cannot initialise replicas; build another Ensemble with another seed")
     other = copy.deepcopy(model)
-    forgotten = []
+    without = []
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -29,30 +27,30 @@ def fresh(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
             if callable(reset):
                 reset()
             elif any(True for _ in module.parameters(recurse=False)):
-                forgotten.append(name or type(module).__name__)
-    if forgotten:
-        raise ValueError(f"{', '.join(forgotten[:4])} cannot initialise its own parameters; build a new model instead")
+                without.append(name or type(module).__name__)
+    if without:
+        raise ValueError(f"{', '.join(without[:4])} cannot initialise parameters; build a new model instead")
     return {name: x.detach() for name, x in other.state_dict().items()}
 
 
 def barrier_state(path: Path, shift: float = 0.0, replica: int | None = None) -> dict[str, Tensor]:
-    """The state at the top of a path's barrier, or ``shift`` in α beside it (Fig. 6.3; Table 6.3 uses ∓0.1).
+    """The state at the top of a path's barrier, or ``shift`` in α away from it (Fig. 6.3; Table 6.3 uses ∓0.1).
 
-    For an ensemble every replica has a top of its own. All of them are stacked, or one is chosen: not every
-    run need have a barrier (``path.shapes``).
+    Replicas of an ensemble have different tops. Their states are stacked, or one replica's is returned: not every
+    replica need have a barrier (``path.profiles()``).
     """
-    shapes = path.shapes
-    chosen = range(len(shapes)) if replica is None else [range(len(shapes))[replica]]
-    without = [i for i in chosen if shapes[i] != "barrier"]
+    profiles = path.profiles()
+    chosen = range(len(profiles)) if replica is None else [range(len(profiles))[replica]]
+    without = [i for i in chosen if profiles[i] != "barrier"]
     if without:
         which = "" if path.values.ndim == 2 else f" of replica {without[0]}"
-        raise ValueError(f"the path{which} has no barrier to start from: {shapes[without[0]]!r}")
+        raise ValueError(f"the path{which} has no barrier to start from: {profiles[without[0]]!r}")
     low, high = float(path.alphas[0]), float(path.alphas[-1])
-    states = [path.state(min(max(shapes[i].place + shift, low), high)) for i in chosen]
+    states = [path.state(min(max(profiles[i].place + shift, low), high)) for i in chosen]
     if path.values.ndim == 2:
         return states[0]
-    own = [{name: x[i] for name, x in state.items()} for i, state in zip(chosen, states, strict=True)]
-    return own[0] if replica is not None else {name: torch.stack([one[name] for one in own]) for name in own[0]}
+    tops = [{name: x[i] for name, x in state.items()} for i, state in zip(chosen, states, strict=True)]
+    return tops[0] if replica is not None else {name: torch.stack([top[name] for top in tops]) for name in tops[0]}
 
 
 def transplanted(
@@ -60,13 +58,13 @@ def transplanted(
 ) -> dict[str, Tensor]:
     """The state ``body`` with some blocks taken from ``donor``.
 
-    - partial pre-training (Fig. 6.4): body = trained, donor = initial, the block to forget;
-    - block-wise adversarial initialisation (Fig. 6.5): body = initial, donor = :func:`adversarial`'s.
+    - partial pre-training (Fig. 6.4): body = trained, donor = initial;
+    - block-wise adversarial initialisation (Fig. 6.5): body = initial, donor = :func:`adversarial`.
     """
     subject = Subject(model)
-    ours, theirs = subject.take(body, "body"), subject.take(donor, "donor")
-    moved = {name for names in blocks_of(subject.model, blocks).values() for name in names}
-    return {name: (theirs if name in moved else ours)[name].clone() for name in ours}
+    kept, given = subject.take(body, "body"), subject.take(donor, "donor")
+    replaced = {name for names in blocks_of(subject.model, blocks).values() for name in names}
+    return {name: (given if name in replaced else kept)[name].clone() for name in kept}
 
 
 def barrier_groups(
@@ -85,4 +83,4 @@ def barrier_groups(
     for name, p in model.named_parameters():
         sides[name not in high].append((name, p))
     options = (barrier, smooth)
-    return [{"params": side, **own} for side, own in zip(sides, options, strict=True) if side]
+    return [{"params": side, **chosen} for side, chosen in zip(sides, options, strict=True) if side]

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .evaluation import as_evaluation
-from .family import Family, mixture
 from .geodesic import Constraints, constrained, departure, geodesics
-from .measured import Evaluate, measured, own_options
 from .path import Path, _axes
+from .points import Points, mix
 from .states import Blocks, State, Subject, blocks_of
 from .statistics import batch_norms
-from .sweep import Cost, Options, Sweep
+from .sweep import Cost, Evaluate, Options, Sweep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,24 +33,24 @@ def interpolate(
 ) -> Path:
     """Metrics along θ(α) = (1 − α) θ_start + α θ_end (3.34), (6.1), all points evaluated together.
 
-    The model lends its forward only: its parameters, buffers and modes are what they were, also after an
-    error. Both ends are met exactly. Parameters and floating-point buffers move; see
-    :class:`Options` for batch-norm statistics, ensembles, autocast, memory and progress.
+    The model's parameters, buffers and modes stay as they are, also after an error. The states at both ends are exact.
+    Parameters and floating-point buffers move. :class:`Options` has batch-norm statistics, ensembles, autocast, memory,
+    progress, and ``fast=False`` for the plain loop.
 
     Args:
         model: the network, or a :class:`holonom.Ensemble`.
-        start, end: two states, state_dicts or modules: any two, a trained one and :func:`fresh`, …
+        start, end: two states, as state_dicts or modules.
         evaluate: :func:`over` (data, metrics), or a function of the model that returns a number or several.
-        alphas: how many, equally spaced in [0, 1], or which.
-        constraints: the optimizer, or {name pattern: constraint}: which parameters live on a manifold. The
-            straight line leaves it; this is said in a warning, and ``path.departure`` holds the distance.
+        alphas: their number, equally spaced in [0, 1], or their values.
+        constraints: the optimizer, or {name pattern: constraint}: which parameters lie on a manifold. If the
+            straight line leaves it there is a warning, and ``path.departure`` holds the distance.
         along: "line", or "geodesic" to move constrained parameters along their manifold: circle, sphere, orthogonal.
     """
     where = _alphas(alphas)
     subject = Subject(model, options.get("replicas"))
-    family, off = _line(subject, subject.take(start, "start"), subject.take(end, "end"), where, constraints, along)
-    names, (values,) = measured(subject, [family], evaluate, options, _places(where))
-    return Path(where, values, names, family, _between, off)
+    points, off = _line(subject, subject.take(start, "start"), subject.take(end, "end"), where, constraints, along)
+    names, (values,) = Sweep(subject, [points], evaluate, **options).run(_labels(where))
+    return Path(where, values, names, points, _between, off)
 
 
 def cost(
@@ -63,10 +61,10 @@ def cost(
     alphas: int | Sequence[float] | Tensor = 51,
     **options: Unpack[Options],
 ) -> Cost:
-    """What :func:`interpolate` with the same arguments will take, from one batch."""
+    """How long :func:`interpolate` with the same arguments will take, estimated from one batch."""
     subject = Subject(model, options.get("replicas"))
-    family = mixture([subject.take(start, "start"), subject.take(end, "end")], _pairs(_alphas(alphas)))
-    return Sweep(subject, [family], as_evaluation(evaluate), **own_options(options)).cost()
+    points = mix([subject.take(start, "start"), subject.take(end, "end")], _pairs(_alphas(alphas)))
+    return Sweep(subject, [points], evaluate, **options).cost()
 
 
 def trajectory(
@@ -76,24 +74,24 @@ def trajectory(
     between: int = 1,
     **options: Unpack[Options],
 ) -> Path:
-    """Metrics along the polygon through saved states; α runs from 0 to len(states) − 1.
+    """Metrics along the polygonal path through saved states; α runs from 0 to len(states) − 1.
 
     Args:
-        between: points per leg; 1 evaluates the states alone.
+        between: points per segment; 1 evaluates the states only.
     """
     if len(states) < 2 or between < 1:
-        raise ValueError(f"a trajectory needs 2 states and 1 point per leg, got {len(states)} and {between}")
+        raise ValueError(f"a trajectory needs 2 states and 1 point per segment, got {len(states)} and {between}")
     subject = Subject(model, options.get("replicas"))
     taken = [subject.take(state, f"state {i}") for i, state in enumerate(states)]
     where = torch.linspace(0, len(states) - 1, (len(states) - 1) * between + 1, dtype=torch.float64)
 
-    def weights(alpha: float) -> Tensor:
+    def coefficients(alpha: float) -> Tensor:
         distance = (torch.arange(len(states), dtype=torch.float64) - alpha).abs()
         return (1 - distance).clamp_min(0)
 
-    family = mixture(taken, torch.stack([weights(float(alpha)) for alpha in where]))
-    names, (values,) = measured(subject, [family], evaluate, options, _places(where))
-    return Path(where, values, names, family, weights)
+    points = mix(taken, torch.stack([coefficients(float(alpha)) for alpha in where]))
+    names, (values,) = Sweep(subject, [points], evaluate, **options).run(_labels(where))
+    return Path(where, values, names, points, coefficients)
 
 
 class Layers(Mapping[str, Path]):
@@ -114,11 +112,11 @@ class Layers(Mapping[str, Path]):
 
     def barriers(self, metric: str | None = None, **rule: float) -> list[str]:
         """The blocks whose path has a barrier; ``rule`` as for :func:`classify`."""
-        return [name for name, path in self.items() if path.classify(metric, **rule) == "barrier"]
+        return [name for name, path in self.items() if path.profile(metric, **rule) == "barrier"]
 
     def __repr__(self) -> str:
         width = max(map(len, self))
-        return "\n".join(f"{name:<{width}}  {path.shape!r}" for name, path in self.items())
+        return "\n".join(f"{name:<{width}}  {path.profile()!r}" for name, path in self.items())
 
     def plot(self, axes: Any = None, metric: str | None = None) -> Any:
         """All blocks in one figure."""
@@ -142,12 +140,12 @@ def layerwise(
 ) -> Layers:
     """For every block ℓ, metrics along the line on which it alone moves and all else stays at ``end`` (6.2).
 
-    All blocks share one pass over the data, and what lies in front of a block is computed once for all α.
+    The data is read once for all blocks, and the layers in front of a block are run once for all α.
 
     Args:
         blocks: "auto", name patterns, or {label: patterns}; see :func:`blocks_of`.
-        separate_statistics: give batch-norm running statistics paths of their own, "… statistics", beside
-            those of the block's parameters (Fig. 6.18), instead of moving them with the block.
+        separate_statistics: give batch-norm running statistics separate paths, "… statistics", beside those of the
+            block's parameters (Fig. 6.18), instead of moving them with the block.
     """
     where = _alphas(alphas)
     subject = Subject(model, options.get("replicas"))
@@ -155,11 +153,11 @@ def layerwise(
     named = blocks_of(subject.model, blocks)
     if separate_statistics:
         named = _separated(named, subject.model)
-    families = [mixture(ends, _pairs(where), set(names)) for names in named.values()]
-    names, values = measured(subject, families, evaluate, options, _places(where))
+    lines = [mix(ends, _pairs(where), set(names)) for names in named.values()]
+    names, values = Sweep(subject, lines, evaluate, **options).run(_labels(where))
     paths = {
-        label: Path(where, own, names, family, _between)
-        for label, own, family in zip(named, values, families, strict=True)
+        label: Path(where, value, names, line, _between)
+        for label, value, line in zip(named, values, lines, strict=True)
     }
     return Layers(paths, named)
 
@@ -181,28 +179,28 @@ def _line(
     where: Tensor,
     constraints: Constraints,
     along: str,
-) -> tuple[Family, Tensor | None]:
+) -> tuple[Points, Tensor | None]:
     if along not in ("line", "geodesic"):
         raise ValueError(f"along must be 'line' or 'geodesic', got {along!r}")
-    family = mixture([start, end], _pairs(where))
+    points = mix([start, end], _pairs(where))
     spaces = constrained(subject, constraints)
     if along == "geodesic":
         if not spaces:
             raise ValueError("a geodesic needs constraints: give the optimizer, or {name pattern: constraint}")
-        family.curves = geodesics(subject, spaces, start, end)
+        points.curves = geodesics(subject, spaces, start, end)
         for name in spaces:
-            family.anchors.pop(name, None)
-            family.fixed.pop(name, None)
+            points.anchors.pop(name, None)
+            points.fixed.pop(name, None)
     if not spaces:
-        return family, None
-    off = departure(subject, spaces, family)
+        return points, None
+    off = departure(subject, spaces, points)
     if along == "line" and float(off.max()) > 1e-4:
         warnings.warn(
             f"the straight line leaves the manifold of {', '.join(list(spaces)[:3])}{' …' if len(spaces) > 3 else ''}: "
             f"up to {float(off.max()):.3g} away at α = {float(where[off.argmax()]):.3g}; along='geodesic' stays on it",
             stacklevel=3,
         )
-    return family, off
+    return points, off
 
 
 def _alphas(alphas: int | Sequence[float] | Tensor) -> Tensor:
@@ -224,5 +222,5 @@ def _pairs(where: Tensor) -> Tensor:
     return torch.stack([1 - where, where], 1)
 
 
-def _places(where: Tensor) -> list[str]:
+def _labels(where: Tensor) -> list[str]:
     return [f"α = {float(alpha):.3g}" for alpha in where]

@@ -1,23 +1,24 @@
-"""A path through weight space: its values, and whether it has a barrier, none, or a plateau (thesis 6.1.3.2)."""
+"""Metrics along a path through weight space, and whether it has a barrier, none, or a plateau (thesis 6.1.3.2)."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .family import Family
+from .points import Points
 
 
-class Shape(str):
-    """ "barrier", "no barrier" or "plateau", with the numbers behind the word.
+class BarrierProfile(str):
+    """ "barrier", "no barrier" or "plateau", with the numbers that decided.
 
     Attributes:
-        height: of the highest barrier, in units of the metric; 0 without any climb.
+        height: of the highest barrier, in units of the metric; 0 if the curve never rises.
         place: α of its top.
-        tolerance: heights up to this did not count, in units of the metric.
+        tolerance: a barrier is higher than this, in units of the metric.
         flat: length in α of the longest plateau.
     """
 
@@ -26,10 +27,10 @@ class Shape(str):
     tolerance: float
     flat: float
 
-    def __new__(cls, word: str, height: float, place: float, tolerance: float, flat: float) -> Shape:
-        shape = super().__new__(cls, word)
-        shape.height, shape.place, shape.tolerance, shape.flat = height, place, tolerance, flat
-        return shape
+    def __new__(cls, word: str, height: float, place: float, tolerance: float, flat: float) -> BarrierProfile:
+        profile = super().__new__(cls, word)
+        profile.height, profile.place, profile.tolerance, profile.flat = height, place, tolerance, flat
+        return profile
 
     def __repr__(self) -> str:
         return (
@@ -40,10 +41,10 @@ class Shape(str):
 
 def classify(
     alphas: Tensor, values: Tensor, tolerance: float = 0.02, flatness: float = 0.1, length: float = 0.5
-) -> Shape:
-    """The shape of one curve.
+) -> BarrierProfile:
+    """Whether one curve has a barrier, none, or a plateau.
 
-    A *barrier* is a top one has to climb to from both sides; its height is the smaller climb,
+    A *barrier* is a maximum that is higher than points on both sides; its height is the smaller of the two rises,
 
         max_β min( L(β) − min_{α<β} L(α),  L(β) − min_{γ>β} L(γ) ).
 
@@ -54,22 +55,22 @@ def classify(
     Args:
         alphas: (P,), increasing.
         values: (P,).
-        tolerance: a barrier must be higher than this share of the curve's range, max − min (or of a
-            twentieth of its largest value, if the range is smaller than that: ripples on a flat line are no barriers).
+        tolerance: a barrier must be higher than this share of the curve's range, max − min; or of a twentieth of its
+            largest value, if the range is smaller, because ripples on a flat line are no barriers.
         flatness: how far a plateau may vary, as the same kind of share.
         length: how much of the path a plateau must cover.
     """
     x, y = alphas.double(), values.double()
     if x.ndim != 1 or x.shape != y.shape or len(x) < 3:
-        raise ValueError(f"a shape needs at least 3 points of one curve, got {tuple(x.shape)} and {tuple(y.shape)}")
-    climb = torch.minimum(y - y.cummin(0).values, y - y.flip(0).cummin(0).values.flip(0))
-    top = int(climb.argmax())
+        raise ValueError(f"a profile needs at least 3 points of one curve, got {tuple(x.shape)} and {tuple(y.shape)}")
+    rise = torch.minimum(y - y.cummin(0).values, y - y.flip(0).cummin(0).values.flip(0))
+    top = int(rise.argmax())
     spread = max(float(y.max() - y.min()), float(y.abs().max()) / 20)
-    height, limit = float(climb[top]), tolerance * spread
+    height, limit = float(rise[top]), tolerance * spread
     flat = _longest_plateau(x, y, float(y.max()) - spread / 2, flatness * spread)
     enough = flat >= length * float(x[-1] - x[0])
     word = "barrier" if height > limit else "plateau" if enough else "no barrier"
-    return Shape(word, height, float(x[top]), limit, flat)
+    return BarrierProfile(word, height, float(x[top]), limit, flat)
 
 
 def _longest_plateau(x: Tensor, y: Tensor, floor: float, band: float) -> float:
@@ -100,16 +101,16 @@ class Path:
         alphas: Tensor,
         values: Tensor,
         metrics: Sequence[str],
-        family: Family,
-        weights: Callable[[float], Tensor],
+        points: Points,
+        coefficients: Callable[[float], Tensor],
         departure: Tensor | None = None,
     ) -> None:
         self.alphas = alphas
         self.values = values
         self.metrics = tuple(metrics)
         self.departure = departure
-        self._family = family
-        self._weights = weights
+        self._points = points
+        self._coefficients = coefficients
 
     def __getitem__(self, metric: str) -> Tensor:
         """One metric's row: (P,) or (replicas, P)."""
@@ -122,24 +123,36 @@ class Path:
             raise KeyError(f"{metric!r} was not measured; there are {', '.join(self.metrics)}")
         return self.metrics.index(metric)
 
-    @property
-    def shape(self) -> Shape:
-        """The shape of the first metric, averaged over replicas."""
-        return self.classify()
-
-    @property
-    def shapes(self) -> list[Shape]:
-        """The shape of the first metric for every replica."""
-        return [classify(self.alphas, row) for row in self.values[0].reshape(-1, len(self.alphas))]
-
-    def classify(self, metric: str | None = None, **rule: float) -> Shape:
-        """:func:`classify` for one metric, lower meaning better; averaged over replicas."""
+    def profile(self, metric: str | None = None, **rule: float) -> BarrierProfile:
+        """:func:`classify` for one metric (by default the first), lower meaning better; averaged over replicas."""
         curve = self.values[self._row(metric)]
         return classify(self.alphas, curve if curve.ndim == 1 else curve.mean(0), **rule)
 
+    def profiles(self, metric: str | None = None, **rule: float) -> list[BarrierProfile]:
+        """:meth:`profile` for every replica."""
+        curves = self.values[self._row(metric)].reshape(-1, len(self.alphas))
+        return [classify(self.alphas, curve, **rule) for curve in curves]
+
+    @property
+    def shape(self) -> BarrierProfile:
+        """Deprecated: :meth:`profile`."""
+        _deprecated("Path.shape", "Path.profile()")
+        return self.profile()
+
+    @property
+    def shapes(self) -> list[BarrierProfile]:
+        """Deprecated: :meth:`profiles`."""
+        _deprecated("Path.shapes", "Path.profiles()")
+        return self.profiles()
+
+    def classify(self, metric: str | None = None, **rule: float) -> BarrierProfile:
+        """Deprecated: :meth:`profile`."""
+        _deprecated("Path.classify()", "Path.profile()")
+        return self.profile(metric, **rule)
+
     def state(self, alpha: float) -> dict[str, Tensor]:
-        """The state at any α of the path, as a state_dict of its own memory."""
-        return self._family.point(self._weights(alpha))
+        """The state at any α of the path, as a state_dict in new memory."""
+        return self._points.state(self._coefficients(alpha))
 
     def __repr__(self) -> str:
         first, last = (float(self.values[0, ..., i].mean()) for i in (0, -1))
@@ -147,7 +160,7 @@ class Path:
         off = ""
         if self.departure is not None:
             off = f", up to {float(self.departure.max()):.3g} off the constraints' manifold"
-        return f"Path({size}, {self.metrics[0]} {first:.4g} → {last:.4g}, {self.shape!r}{off})"
+        return f"Path({size}, {self.metrics[0]} {first:.4g} → {last:.4g}, {self.profile()!r}{off})"
 
     def plot(self, axes: Any = None, metric: str | None = None, **style: Any) -> Any:
         """Draw one metric over α: the mean over replicas, a band of one standard deviation, a mark on a barrier."""
@@ -159,10 +172,10 @@ class Path:
         if curve.ndim == 2 and len(curve) > 1:
             sd = curve.std(0)
             axes.fill_between(self.alphas, mean - sd, mean + sd, alpha=0.2, color=line.get_color(), linewidth=0)
-        shape = self.classify(metric)
-        if shape == "barrier":
-            top = int((self.alphas - shape.place).abs().argmin())
-            axes.plot(shape.place, float(mean[top]), "v", color=line.get_color())
+        profile = self.profile(metric)
+        if profile == "barrier":
+            top = int((self.alphas - profile.place).abs().argmin())
+            axes.plot(profile.place, float(mean[top]), "v", color=line.get_color())
         axes.set_xlabel("α")
         axes.set_ylabel(name)
         return axes
@@ -176,3 +189,7 @@ def _axes(axes: Any) -> Any:
     except ImportError:
         raise ImportError("plotting needs matplotlib: pip install matplotlib") from None
     return pyplot.subplots()[1]
+
+
+def _deprecated(old: str, new: str) -> None:
+    warnings.warn(f"{old} is deprecated; write {new}", DeprecationWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""States of a model: checked against it, brought to its device, seen as parameters, statistics and blocks."""
+"""States of a model: checked against the model, moved to its device, and divided into blocks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ Blocks = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 class Subject:
-    """The model that is looked at, and how many replicas of it a state holds.
+    """A model, and how many replicas of it a state holds.
 
-    A :class:`holonom.Ensemble` (anything with ``replicas`` and ``alone``) is looked at through one of its
-    members, with states that carry the replicas in front. ``replicas=R`` says the same of an ordinary
-    model whose states were stacked by hand.
+    Of a :class:`holonom.Ensemble` (anything with ``replicas`` and ``alone``) one member is used, with states that have
+    the replicas in front. ``replicas=R`` is for an ordinary model whose states were stacked by hand.
     """
 
     def __init__(self, model: nn.Module, replicas: int | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
         self.owner = model
-        own, alone = (getattr(model, name, None) for name in ("replicas", "alone"))
-        if isinstance(own, int) and callable(alone):
-            if replicas not in (None, own):
-                raise ValueError(f"the ensemble has {own} replicas, not {replicas}")
-            model, replicas = alone(0), own
+        count, alone = (getattr(model, name, None) for name in ("replicas", "alone"))
+        if isinstance(count, int) and callable(alone):
+            if replicas not in (None, count):
+                raise ValueError(f"the ensemble has {count} replicas, not {replicas}")
+            model, replicas = alone(0), count
         if replicas is not None and replicas < 1:
             raise ValueError(f"replicas must be at least 1, got {replicas}")
         self.model = model
@@ -38,13 +37,13 @@ class Subject:
         self.parameters = dict(model.named_parameters())
         self.buffers = dict(model.named_buffers())
         if not self.parameters:
-            raise ValueError("the model has no parameters, so there is no landscape to look at")
+            raise ValueError("the model has no parameters, so it has no landscape")
         self.device = next(iter(self.parameters.values())).device
         self._saved = set(model.state_dict(keep_vars=True))
         self.tied = _tied(model, {**self.parameters, **self.buffers})
 
     def take(self, state: State | nn.Module, what: str) -> dict[str, Tensor]:
-        """A state as tensors of the model's names, dtypes and device, each ([R,] *shape)."""
+        """A state as tensors with the model's names, dtypes and device, each ([R,] *shape)."""
         given = state.state_dict() if isinstance(state, nn.Module) else state
         if not isinstance(given, Mapping):
             raise TypeError(f"{what} must be a state_dict or a module, got {type(state).__name__}")
@@ -61,7 +60,7 @@ class Subject:
         taken = {name: given[name].detach().to(self.device, x.dtype) for name, x in wanted.items()}
         bad = [name for name, x in taken.items() if x.is_floating_point() and not bool(x.isfinite().all())]
         if bad:
-            raise ValueError(f"{what} holds NaN or infinity in {', '.join(bad[:4])}; there is no path to it")
+            raise ValueError(f"{what} holds NaN or infinity in {', '.join(bad[:4])}")
         return taken
 
     def _shape(self, x: Tensor) -> torch.Size:
@@ -79,7 +78,7 @@ class Subject:
 
     @contextmanager
     def evaluating(self) -> Any:
-        """The model in evaluation mode; every module's own mode comes back, also after an error."""
+        """The model in evaluation mode; every module gets its mode back, also after an error."""
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         try:
@@ -90,16 +89,13 @@ class Subject:
 
 
 def _tied(model: nn.Module, named: Mapping[str, Tensor]) -> dict[str, str]:
-    """Further places of tensors that a model has in several, each with the name that the tensor goes by.
-
-    A module that is itself in several places is one place.
-    """
+    """The other names of tensors that a model has under several, with the name under which the tensor is listed."""
     first = {id(x): name for name, x in named.items()}
     places = [
         (f"{prefix}.{name}" if prefix else name, first[id(x)])
         for prefix, module in model.named_modules()
-        for own in (module.named_parameters, module.named_buffers)
-        for name, x in own(recurse=False, remove_duplicate=False)
+        for named_tensors in (module.named_parameters, module.named_buffers)
+        for name, x in named_tensors(recurse=False, remove_duplicate=False)
     ]
     return {place: name for place, name in places if place != name}
 
@@ -107,10 +103,10 @@ def _tied(model: nn.Module, named: Mapping[str, Tensor]) -> dict[str, str]:
 def blocks_of(model: nn.Module, blocks: Blocks = "auto") -> dict[str, list[str]]:
     """Names of the parameters and buffers of each block.
 
-    "auto": the model's children, containers of layers opened up (VGG's ``features`` becomes its
-    layers, ResNet's ``layer1`` stays a block). A norm without a matrix belongs to the block before it.
-    A list of names or patterns makes one block of each; a mapping names its own, and they may
-    overlap: {"block 3": "layer3.*", "its statistics": ["layer3.*.running_mean", "layer3.*.running_var"]}.
+    "auto": the model's children; a container of layers is divided into its layers (VGG's ``features``), a container of
+    blocks stays one (ResNet's ``layer1``). A norm belongs to the block before it. A list of names or patterns makes one
+    block of each; a mapping gives them labels. Blocks may overlap:
+    {"block 3": "layer3.*", "its statistics": ["layer3.*.running_mean", "layer3.*.running_var"]}.
     """
     names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
     if blocks == "auto":
@@ -135,30 +131,30 @@ def _covers(pattern: str, name: str) -> bool:
 
 def _automatic(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for prefix, part in _opened("", model):
-        own = [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
+    for prefix, part in _parts("", model):
+        inside = [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
         tensors = list(part.parameters()) if isinstance(part, nn.Module) else [part]
-        if own and found and all(x.ndim < 2 for x in tensors):
-            found[list(found)[-1]] += own
-        elif own:
-            found[prefix] = own
+        if inside and found and all(x.ndim < 2 for x in tensors):
+            found[list(found)[-1]] += inside
+        elif inside:
+            found[prefix] = inside
     return found
 
 
-def _opened(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module | Tensor]]:
-    """The module's parts in order; a container is opened if it holds layers itself, or if it is all there is."""
+def _parts(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module | Tensor]]:
+    """The module's parts in order; a container is divided if it has layers as children, or is the only child."""
     parts: list[tuple[str, nn.Module | Tensor]] = []
     dot = f"{prefix}." if prefix else ""
     for name, p in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         parts.append((f"{dot}{name}", p))
-    children = [(f"{dot}{name}", child) for name, child in module.named_children() if _holds_something(child)]
+    children = [(f"{dot}{name}", child) for name, child in module.named_children() if _has_tensors(child)]
     for name, child in children:
-        layers = [one for one in child.children() if _holds_something(one)]
+        layers = [one for one in child.children() if _has_tensors(one)]
         container = isinstance(child, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
         flat = container and any(not list(one.children()) for one in layers)
-        parts += _opened(name, child) if flat or (layers and len(children) == 1) else [(name, child)]
+        parts += _parts(name, child) if flat or (layers and len(children) == 1) else [(name, child)]
     return parts
 
 
-def _holds_something(module: nn.Module) -> bool:
+def _has_tensors(module: nn.Module) -> bool:
     return any(True for _ in module.parameters()) or any(True for _ in module.buffers())

@@ -1,4 +1,4 @@
-"""Batch-norm running statistics, measured anew for weights that never trained."""
+"""Batch-norm running statistics, measured for weights that were never trained."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_BatchNorm = nn.modules.batchnorm._BatchNorm
+_CLASSES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    """The batch norms that keep running statistics, by the prefix of their names."""
+def batch_norms(model: nn.Module) -> dict[str, Any]:
+    """The batch norms that have running statistics, by the prefix of their tensors' names."""
     return {
         f"{name}." if name else "": module
         for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm) and module.track_running_stats
+        if isinstance(module, _CLASSES) and module.track_running_stats
     }
 
 
 @contextmanager
-def by_batch(norms: dict[str, _BatchNorm]) -> Iterator[None]:
-    """Batch norms normalise by their batch and store nothing; everything else stays in its mode."""
+def by_batch(norms: dict[str, Any]) -> Iterator[None]:
+    """Batch norms normalise by the batch and store nothing; other modules stay in evaluation mode."""
     modules = list(norms.values())
     modes = [module.training for module in modules]
     for module in modules:
@@ -34,15 +34,15 @@ def by_batch(norms: dict[str, _BatchNorm]) -> Iterator[None]:
             module.training, module.track_running_stats = mode, True
 
 
-def observe(norms: dict[str, _BatchNorm], forward: Callable[[], Any]) -> dict[str, Tensor]:
-    """Mean and (unbiased) variance of what every batch norm is given during one forward, under the buffers' names."""
-    seen: dict[str, Tensor] = {}
+def observe(norms: dict[str, Any], forward: Callable[[], Any]) -> dict[str, Tensor]:
+    """Mean and (unbiased) variance of every batch norm's input in one forward, by the buffers' names."""
+    found: dict[str, Tensor] = {}
 
     def hook(prefix: str) -> Callable[..., None]:
         def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             examples = [dim for dim in range(inputs[0].ndim) if dim != 1]
-            seen[f"{prefix}running_mean"] = inputs[0].mean(examples)
-            seen[f"{prefix}running_var"] = inputs[0].var(examples)
+            found[f"{prefix}running_mean"] = inputs[0].mean(examples)
+            found[f"{prefix}running_var"] = inputs[0].var(examples)
 
         return note
 
@@ -52,4 +52,4 @@ def observe(norms: dict[str, _BatchNorm], forward: Callable[[], Any]) -> dict[st
     finally:
         for handle in hooks:
             handle.remove()
-    return seen
+    return found

@@ -1,4 +1,4 @@
-"""Surfaces: two-dimensional cuts through weight space (thesis 3.4), and the planes other tools draw."""
+"""Metrics on planes through weight space: through three states (thesis 3.4), random, or of a trajectory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .directions import filter_normalised, principal_plane
-from .family import mixture
-from .measured import Evaluate, measured
 from .path import _axes
+from .points import Points, mix
 from .states import State, Subject
-from .sweep import Options
+from .sweep import Evaluate, Options, Sweep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,9 +26,9 @@ class Surface:
         values: (metrics, G, G), or (metrics, replicas, G, G); [..., i, j] is at (x[i], y[j]).
         metrics: the rows' names.
         labels: what x and y are.
-        marks: (S, 2), states worth a mark in the plane: minima, or a trajectory.
-        residuals: (S,), the distance of each of them from the plane, as a share of its distance from the centre; 0
-            for states the plane goes through.
+        marks: (S, 2), the coordinates of states to mark: minima, or a trajectory.
+        residuals: (S,), the distance of each of them from the plane, relative to its distance from the centre; 0 for
+            states in the plane.
     """
 
     def __init__(
@@ -105,9 +104,8 @@ def surface(
     x = _axis(low, high, grid)
     a, b = torch.meshgrid(x, x, indexing="ij")
     u, v = (a * b, a * (1 - b)) if coordinates == "fan" else (a, b)
-    weights = torch.stack([1 - u - v, u, v], -1).flatten(0, 1)
-    names, (values,) = measured(subject, [mixture(states, weights)], evaluate, options, _places(grid))
-    values = _on_grid(values, grid)
+    coefficients = torch.stack([1 - u - v, u, v], -1).flatten(0, 1)
+    names, values = _measured(subject, mix(states, coefficients), evaluate, grid, options)
     if coordinates == "fan":
         marks = torch.tensor([[1.0, 1.0], [0.0, 0.5], [1.0, 0.0]])
         return Surface(x, x, values, names, ("α", "β"), marks, torch.zeros(3))
@@ -127,18 +125,15 @@ def random_plane(
 ) -> Surface:
     """Metrics around a state in two random, filter-normalised directions.
 
-    Every direction is normal noise, rescaled filter by filter to the norms of the state's own filters (a
-    row of a matrix, an output channel of a kernel); biases, norms and buffers stay. x and y run from −span to span.
+    Every direction is normal noise, rescaled filter by filter to the norms of the state's filters (a row of a matrix,
+    an output channel of a kernel); biases, norms and buffers are fixed. x and y run from −span to span.
     """
     subject = Subject(model, options.get("replicas"))
     state = subject.take(center, "center")
     directions = [filter_normalised(subject, state, seed, number) for number in (0, 1)]
     x = _axis(-span, span, grid)
-    family = mixture([*directions, state], _offsets(x, x))
-    names, (values,) = measured(subject, [family], evaluate, options, _places(grid))
-    return Surface(
-        x, x, _on_grid(values, grid), names, ("direction 1", "direction 2"), torch.zeros(1, 2), torch.zeros(1)
-    )
+    names, values = _measured(subject, mix([*directions, state], _offsets(x, x)), evaluate, grid, options)
+    return Surface(x, x, values, names, ("direction 1", "direction 2"), torch.zeros(1, 2), torch.zeros(1))
 
 
 def trajectory_plane(
@@ -152,28 +147,27 @@ def trajectory_plane(
 ) -> Surface:
     """Metrics in the plane of the two principal components of a saved trajectory, around its last state.
 
-    ``marks`` are the states projected onto the plane and ``residuals`` what the projection leaves out. Buffers stay
-    at the last state.
+    ``marks`` are the states projected onto the plane, ``residuals`` their distances from it. Buffers are those of the
+    last state.
     """
     subject = Subject(model, options.get("replicas"))
     if subject.replicas is not None:
-        raise ValueError("every replica has principal components of its own; take ensemble.alone(i) and its states")
+        raise ValueError("replicas have different principal components; give ensemble.alone(i) and its states")
     if len(states) < 3:
         raise ValueError(f"principal components need at least 3 states, got {len(states)}")
     taken = [subject.take(state, f"state {i}") for i, state in enumerate(states)]
     directions, marks, residuals = principal_plane(subject, taken)
     x, y = (_axis(*_range(marks[:, k], margin), grid) for k in (0, 1))
-    family = mixture([*directions, taken[-1]], _offsets(x, y))
-    names, (values,) = measured(subject, [family], evaluate, options, _places(grid))
-    return Surface(x, y, _on_grid(values, grid), names, ("component 1", "component 2"), marks, residuals)
+    names, values = _measured(subject, mix([*directions, taken[-1]], _offsets(x, y)), evaluate, grid, options)
+    return Surface(x, y, values, names, ("component 1", "component 2"), marks, residuals)
 
 
-def _on_grid(values: Tensor, grid: int) -> Tensor:
-    return values.reshape(*values.shape[:-1], grid, grid)
-
-
-def _places(grid: int) -> list[str]:
-    return [f"grid point ({i}, {j})" for i in range(grid) for j in range(grid)]
+def _measured(
+    subject: Subject, points: Points, evaluate: Evaluate, grid: int, options: Options
+) -> tuple[tuple[str, ...], Tensor]:
+    labels = [f"grid point ({i}, {j})" for i in range(grid) for j in range(grid)]
+    names, (values,) = Sweep(subject, [points], evaluate, **options).run(labels, stacklevel=4)
+    return names, values.reshape(*values.shape[:-1], grid, grid)
 
 
 def _axis(low: float, high: float, grid: int) -> Tensor:
@@ -189,6 +183,6 @@ def _range(marks: Tensor, margin: float) -> tuple[float, float]:
 
 
 def _offsets(x: Tensor, y: Tensor) -> Tensor:
-    """Weights (a, b, 1) of two directions and the centre."""
+    """Coefficients (a, b, 1) of two directions and the centre."""
     a, b = torch.meshgrid(x, y, indexing="ij")
     return torch.stack([a, b, torch.ones_like(a)], -1).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Barrier, no barrier, plateau: the words for a curve, and the numbers behind them."""
+"""Barrier, no barrier, plateau: how a curve is classified, and the numbers that decide."""
 
 import pytest
 import torch
@@ -14,20 +14,20 @@ def gap(x, center, width):
 
 def test_monotone_decay_has_no_barrier():
     for curve in (1 - X, (1 - X) ** 2, torch.exp(-8 * X), 2.3 - 2 * X**2):
-        shape = classify(X, curve)
-        assert shape == "no barrier"
-        assert shape.height == 0
+        profile = classify(X, curve)
+        assert profile == "no barrier"
+        assert profile.height == 0
 
 
 def test_a_barrier_has_its_height_and_place():
-    shape = classify(X, 1 - X + 0.8 * gap(X, 0.5, 0.05))
+    profile = classify(X, 1 - X + 0.8 * gap(X, 0.5, 0.05))
     curve = 1 - X + 0.8 * gap(X, 0.5, 0.05)
     top = int(curve.argmax())
-    assert shape == "barrier"
-    assert shape.place == pytest.approx(float(X[top]))
-    assert shape.height == pytest.approx(float(curve[top] - curve[:top].min()))
-    assert shape.tolerance == pytest.approx(0.02 * float(curve.max() - curve.min()))
-    assert "barrier: height" in repr(shape)
+    assert profile == "barrier"
+    assert profile.place == pytest.approx(float(X[top]))
+    assert profile.height == pytest.approx(float(curve[top] - curve[:top].min()))
+    assert profile.tolerance == pytest.approx(0.02 * float(curve.max() - curve.min()))
+    assert "barrier: height" in repr(profile)
 
 
 def test_a_barrier_must_be_climbed_from_both_sides():
@@ -51,9 +51,9 @@ def test_direction_does_not_matter():
 
 def test_flat_until_near_the_end_is_a_plateau():
     curve = 2.3 * (1 - torch.sigmoid(60 * (X - 0.9)))
-    shape = classify(X, curve)
-    assert shape == "plateau"
-    assert 0.8 < shape.flat < 0.95
+    profile = classify(X, curve)
+    assert profile == "plateau"
+    assert 0.8 < profile.flat < 0.95
     assert classify(X, curve.flip(0)) == "plateau"
     low_and_flat = classify(X, torch.exp(-30 * X))
     assert low_and_flat == "no barrier"
@@ -62,10 +62,10 @@ def test_flat_until_near_the_end_is_a_plateau():
 
 def test_a_flat_line_with_ripples_is_a_plateau():
     ripples = 2.3 + 1e-3 * torch.sin(40 * X)
-    shape = classify(X, ripples)
-    assert shape == "plateau"
-    assert shape.flat == pytest.approx(1)
-    assert shape.height == pytest.approx(2e-3, rel=0.05)
+    profile = classify(X, ripples)
+    assert profile == "plateau"
+    assert profile.flat == pytest.approx(1)
+    assert profile.height == pytest.approx(2e-3, rel=0.05)
     assert classify(X, torch.full_like(X, 0.7)) == "plateau"
     assert classify(X, torch.zeros_like(X)) == "plateau"
 
@@ -76,10 +76,10 @@ def test_the_tolerance_decides():
     assert classify(X, curve, tolerance=0.5) == "no barrier"
 
 
-def test_a_shape_is_a_word():
-    shape = classify(X, 1 - X)
-    assert isinstance(shape, str)
-    assert {shape: 1}["no barrier"] == 1
+def test_a_profile_is_a_string():
+    profile = classify(X, 1 - X)
+    assert isinstance(profile, str)
+    assert {profile: 1}["no barrier"] == 1
 
 
 @pytest.mark.parametrize("points", [X[:2], X[None]])
