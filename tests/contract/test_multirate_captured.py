@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from holonom.capture import Stepper, record
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from holonom import Ensemble, Multirate
 from holonom.batches import Shuffled
-from holonom.capture import Stepper, record
 from holonom.multirate import RandomSubsets
 from holonom.training import train
 

@@ -5,12 +5,12 @@ import weakref
 
 import pytest
 import torch
+from holonom.cell import Cell
+from holonom.straight import Straight
 from torch import nn
 
 from holonom import Langevin, fuse
-from holonom.cell import Cell
 from holonom.constraints import Circle, Sphere
-from holonom.straight import Straight
 
 RATE = 0.1
 SPACES = {"free": None, "circle": Circle(1.5), "sphere": Sphere(9.0)}

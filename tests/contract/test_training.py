@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from holonom.capture import Stepper, _same
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from holonom import CheckpointError, Ensemble, Langevin, TemperatureSchedule, annealing, capture, compiling, presets
 from holonom.batches import Shuffled, Windows
-from holonom.capture import Stepper, _same
 from holonom.models import mlp
 from holonom.training import train
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from holonom.act import joined
 
 from holonom import Langevin
-from holonom.act import joined
 from holonom.constraints import Circle, Constraint, Orthogonal, Sphere
 
 SPACES = {

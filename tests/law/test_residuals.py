@@ -12,11 +12,11 @@ the bath or the drift leaves off the cotangent space is still there at the end o
 
 import pytest
 import torch
+from holonom.cell import Cell
+from holonom.flows import LETTERS, Physics, run
 
 from holonom import Langevin
-from holonom.cell import Cell
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
-from holonom.flows import LETTERS, Physics, run
 from holonom.scheme import compile_word
 from tests.law.mechanics import ball, ellipsoid
 

@@ -23,7 +23,7 @@ from holonom.experiments.setups.cifar.study import (
     Study,
     as_published,
     barrier_blocks,
-    mean_shape,
+    mean_profile,
     vgg_layers,
 )
 from holonom.experiments.setups.shared.loss_lines import Line, mostly
@@ -109,8 +109,8 @@ def test_shapes_of_known_lines() -> None:
     assert mixed.are("plateau", "barrier").tolist() == [0, 1, 1]
     assert mostly("", "", line(*6 * [STAYS]), "plateau").verdict == "holds"
     assert mostly("", "", line(*6 * [FALLS]), "plateau").verdict == "does not hold"
-    assert mean_shape(line(CLIMBS, [np.nan] * 5)) == "barrier"
-    assert mean_shape(line([np.nan] * 5)) == "diverged"
+    assert mean_profile(line(CLIMBS, [np.nan] * 5)) == "barrier"
+    assert mean_profile(line([np.nan] * 5)) == "diverged"
 
 
 def test_blocks_are_split_by_their_barriers() -> None:

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from holonom.capture import Stepper
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holonom import Ensemble, Multirate
 from holonom.batches import Shuffled
-from holonom.capture import Stepper
 from holonom.data import Corpus
 from holonom.experiments.base import find
 from holonom.experiments.run import Fit, Run

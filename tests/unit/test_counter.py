@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-
 from holonom.counter import Normals, compiled, philox, uniforms
 
 # Known answers published with the generator (Random123's kat_vectors, philox4x32-10).

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from holonom.files import load, save
 
 from holonom.errors import CheckpointError
-from holonom.files import load, save
 
 
 def test_a_killed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

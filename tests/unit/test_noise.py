@@ -10,7 +10,6 @@ import torch
 from holonom import Langevin
 from holonom._random import mix
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
-
 from tests.injected import inject, normal
 
 from .harness import array, parameter

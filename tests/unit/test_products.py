@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from holonom.constraints.deviation import deviation
 from torch.overrides import TorchFunctionMode
 
 from holonom import Langevin
 from holonom.constraints import Orthogonal, products
 from holonom.constraints.base import Phase
-from holonom.constraints.deviation import deviation
 
 PRODUCTS = (torch.matmul, torch.addmm, torch.baddbmm, torch.Tensor.addmm_, torch.Tensor.baddbmm_)
 

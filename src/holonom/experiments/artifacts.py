@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import load, save
+from .._files import load, save
 from . import ranks
 
 REMEDY = "delete it to make it again"

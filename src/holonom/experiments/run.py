@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._training.stepper import Compiled
 from ..batches import Batches
-from ..capture import Compiled
 from ..ensemble import Ensemble, Loss
 from ..optimizer import Langevin
 from ..training import Evaluate, History, train

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from ..constraints import Circle, Orthogonal, Sphere
+from ..constraints import Circle, Free, Orthogonal, Sphere
 from ..constraints.base import Constraint, as_matrix
 from ..errors import ConstraintError
 from ..optimizer import Langevin
@@ -27,9 +27,8 @@ def constrained(subject: Subject, constraints: Constraints) -> dict[str, Constra
         names = {id(p): name for name, p in subject.owner.named_parameters()}
         found = {
             names[id(p)]: space
-            for group, space in zip(constraints.param_groups, constraints._spaces, strict=True)
-            for p in group["params"]
-            if id(p) in names and type(space) is not Constraint
+            for p, space in constraints._spaces.items()
+            if id(p) in names and not isinstance(space, Free)
         }
     else:
         found = {
@@ -79,7 +78,7 @@ def _pieces(subject: Subject, space: Constraint, x: Tensor, name: str) -> list[T
 
 def _distance(space: Constraint, x: Tensor, name: str) -> float:
     landed = x.double().contiguous().clone()
-    return space.land_(space.view(landed), name).distance
+    return space.land_(landed, name).distance
 
 
 def geodesics(
@@ -109,7 +108,7 @@ def _curve(subject: Subject, space: Constraint, start: Tensor, end: Tensor, name
 
 def _on_circles(space: Circle, start: Tensor, end: Tensor, name: str) -> Callable[[Tensor], Tensor]:
     """θ = r sin φ with φ between its two values, on the half of the circle where the slack is positive."""
-    r = space._r(start)
+    r = space.radius_of(start)
     first, last = (torch.asin((x / r).clamp(-1, 1)) for x in (start, end))
     return lambda alpha: r * torch.sin(torch.lerp(first, last, alpha))
 
@@ -117,7 +116,7 @@ def _on_circles(space: Circle, start: Tensor, end: Tensor, name: str) -> Callabl
 def _on_spheres(space: Sphere, start: Tensor, end: Tensor, name: str) -> Callable[[Tensor], Tensor]:
     """Great circles, row by row; a slack variable is one more coordinate and positive."""
     a, b = space.view(start), space.view(end)
-    r = space._r(a)
+    r = space.radius_of(start)
     if space.has_slack:
         a, b = (torch.cat([x, (r**2 - x.square().sum(-1, keepdim=True)).clamp_min(0).sqrt()], -1) for x in (a, b))
     # Accurate at all angles; an arc cosine is not.

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, fact, most
 from ..run import Run
-from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, Study, as_published, mean_shape
+from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, Study, as_published, mean_profile
 from ..setups.shared.loss_lines import draw, mostly, mostly_none
 
 
@@ -34,7 +34,7 @@ def fig6_1b(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "Test loss while one block, or all, move from initial to trained.",
         yscale="log",
     )
-    shapes = [str(mean_shape(one)) for one in arm.blocks.values()]
+    shapes = [str(mean_profile(one)) for one in arm.blocks.values()]
     return [
         mostly("the whole network's line is a plateau", "plateau, then a drop", arm.whole, "plateau"),
         most("some block has a barrier", "B2, B3 and B4.0", arm.crossing()),

@@ -10,7 +10,7 @@ from ..base import experiment
 from ..claims import Claim, best, fact, greater
 from ..run import Run
 from ..setups.cifar.recipes import Start
-from ..setups.cifar.study import CI, PAPER, SMOKE, STAGES, Arm, Study, as_published, mean_shape
+from ..setups.cifar.study import CI, PAPER, SMOKE, STAGES, Arm, Study, as_published, mean_profile
 from ..setups.shared.loss_lines import draw
 
 PUBLISHED = {"B1": 91.79, "B2": 91.83, "B3": 92.35, "B4": 90.97}  # test accuracies in per cent
@@ -47,7 +47,7 @@ def fig6_4(run: Run, settings: SimpleNamespace) -> list[Claim]:
     )
     shown = {"one block forgotten": {name: arm.whole for name, arm in arms.items()}}
     draw(run, "lines", shown, "Test loss of the whole network between the partly trained and the final weights.")
-    shapes = {block: mean_shape(arm.whole) for block, arm in partial.items()}
+    shapes = {block: mean_profile(arm.whole) for block, arm in partial.items()}
     mean = np.mean([arm.accuracy for arm in partial.values()], 0)
     return [
         greater("less accurate than from scratch, mean over blocks, %", "often lower", scratch.accuracy, mean),

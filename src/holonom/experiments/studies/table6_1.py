@@ -12,7 +12,18 @@ from ..base import experiment
 from ..claims import Claim, fact, greater, most
 from ..run import Array, Run
 from ..setups.cifar.recipes import Start
-from ..setups.cifar.study import BLOCKS, CI, PAPER, SMOKE, STAGES, Arm, Study, barrier_blocks, barrier_note, mean_shape
+from ..setups.cifar.study import (
+    BLOCKS,
+    CI,
+    PAPER,
+    SMOKE,
+    STAGES,
+    Arm,
+    Study,
+    barrier_blocks,
+    barrier_note,
+    mean_profile,
+)
 from ..setups.shared.loss_lines import draw
 from .fig6_2B import memorised
 from .fig6_3 import from_top
@@ -38,7 +49,7 @@ class Row:
 
     def shapes(self) -> str:
         """Measured shapes, in the table's letters."""
-        words = " / ".join(dict.fromkeys(LETTERS[mean_shape(arm.whole)] for arm in self.arms))
+        words = " / ".join(dict.fromkeys(LETTERS[mean_profile(arm.whole)] for arm in self.arms))
         if not self.blockwise:
             return words
         rise = self.highest() - self.reference.highest()
@@ -79,7 +90,7 @@ def _mostly(*words: str) -> Callable[[Row], Claim]:
 
 
 def _varied(row: Row) -> Claim:
-    shapes = [mean_shape(arm.whole) for arm in row.arms]
+    shapes = [mean_profile(arm.whole) for arm in row.arms]
     detail = ", ".join(f"{arm.arm}: {shape}" for arm, shape in zip(row.arms, shapes, strict=True))
     return fact(f"{row.name}: more than one shape", row.shape, len(set(shapes)), len(set(shapes)) > 1, detail=detail)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ...._step.integrate import Phase
 from ....constraints import Orthogonal
-from ....constraints.base import Phase
 from ....partitions import hidden, locate, weights
 from ... import ranks
 from ...run import Run
@@ -60,7 +60,7 @@ def violation(recipe: Recipe, network: Network) -> float:
         if weights(place) and hidden(place):
             space = Orthogonal(place.view)
             block = space.view(place.parameter.detach())
-            found.append(float(space.residual(Phase([block], [], [], []))))
+            found.append(float(space.residual(Phase(block))))
     return float(np.max(found))
 
 

@@ -74,7 +74,7 @@ class Arm(Trained):
 
     def with_barriers(self) -> tuple[str, ...]:
         """The blocks with a barrier in the mean over runs."""
-        return tuple(name for name, line in self.blocks.items() if mean_shape(line) == "barrier")
+        return tuple(name for name, line in self.blocks.items() if mean_profile(line) == "barrier")
 
 
 class Study(Training):
@@ -149,11 +149,11 @@ def as_published(arm: Arm, name: str, published: str, values: Array, target: flo
     return [near(name, published, values, target, tolerance)]
 
 
-def mean_shape(line: Line) -> landscape.Shape:
-    """The shape of the mean over the runs that did not diverge."""
+def mean_profile(line: Line) -> landscape.BarrierProfile:
+    """The profile of the mean over the runs that did not diverge."""
     good = line.values[np.isfinite(line.values).all(1)]
     if not len(good):
-        return landscape.Shape("diverged", np.nan, np.nan, np.nan, np.nan)
+        return landscape.BarrierProfile("diverged", np.nan, np.nan, np.nan, np.nan)
     return landscape.classify(torch.from_numpy(line.alphas), torch.from_numpy(good.mean(0)))
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ...._random import mix
 from ....batches import Shuffled
 from ....ensemble import Ensemble
-from ....noise import mix
 from ....training import train
 from ...run import Run
 from .classifiers import Digits, accuracy, network

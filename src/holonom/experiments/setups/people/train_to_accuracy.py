@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ...._random import mix
+from ...._training.stepper import Stepper
 from ....batches import Batches, Shuffled
-from ....capture import Stepper
 from ....ensemble import Ensemble
-from ....noise import mix
 from ... import ranks
 from ...run import Run
 from .classifiers import NETWORKS, Digits, Shifted, accuracy, network, probabilities

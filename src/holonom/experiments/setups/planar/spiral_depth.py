@@ -21,7 +21,7 @@ from ....ensemble import Ensemble
 from ....init import orthogonal_
 from ....models import mlp
 from ....optimizer import Langevin
-from ....soft import orthogonal_penalty
+from ....penalties import orthogonal_penalty
 from ...run import Fit, Run
 
 STEP, BATCH, PER_EPOCH = 0.1, 25, 20

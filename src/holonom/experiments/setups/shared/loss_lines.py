@@ -26,21 +26,21 @@ class Line:
 
     def heights(self) -> Array:
         """(runs,) height of the barrier; 0 for a descending path."""
-        return np.array([np.nan if shape is None else shape.height for shape in self._shapes()])
+        return np.array([np.nan if shape is None else shape.height for shape in self._profiles()])
 
     def places(self) -> Array:
         """(runs,) α of the barrier's top."""
-        return np.array([np.nan if shape is None else shape.place for shape in self._shapes()])
+        return np.array([np.nan if shape is None else shape.place for shape in self._profiles()])
 
     def barriers(self) -> Array:
         """(runs,) 1 where there is a barrier, beyond the tolerance of :func:`holonom.landscape.classify`."""
         return self.are("barrier")
 
     def are(self, *words: str) -> Array:
-        """(runs,) 1 where the shape is one of these: "barrier", "no barrier", "plateau"."""
-        return np.array([np.nan if shape is None else float(shape in words) for shape in self._shapes()])
+        """(runs,) 1 where the profile is one of these: "barrier", "no barrier", "plateau"."""
+        return np.array([np.nan if profile is None else float(profile in words) for profile in self._profiles()])
 
-    def _shapes(self) -> list[landscape.Shape | None]:
+    def _profiles(self) -> list[landscape.BarrierProfile | None]:
         alphas, rows = torch.from_numpy(self.alphas), torch.from_numpy(self.values)
         return [landscape.classify(alphas, row) if bool(row.isfinite().all()) else None for row in rows]
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ....noise import mix
+from ...._random import mix
 from ... import ranks
 from ...artifacts import ArtifactCache
 from ...run import Array, Run
