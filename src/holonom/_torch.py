@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+release: str = torch.__version__
+"""The torch release, as results record it."""
+
 version: Callable[[Tensor], int] = attrgetter("_version")
 """How often a tensor was written in place."""
 

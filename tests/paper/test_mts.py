@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from holonom.capture import Stepper
+from holonom._training.stepper import Stepper
 from torch import nn
 from torch.nn.functional import cross_entropy
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._torch import release
 from . import checkpoints, ranks
 from .artifacts import write_text
 from .base import SCALES, Experiment, find
@@ -119,7 +120,7 @@ def _identity(study: Experiment, run: Run, settings: dict[str, Any], overrides: 
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "holonom": __version__,
-            "torch": torch.__version__,
+            "torch": release,
             "numpy": np.__version__,
             "python": platform.python_version(),
         },

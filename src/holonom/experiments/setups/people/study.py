@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...._torch import release
 from ....ensemble import Ensemble
 from ....errors import DataError
 from ....labelling import read_people
@@ -178,7 +179,7 @@ def _identity(run: Run, settings: SimpleNamespace, digits: Digits) -> dict[str, 
     given = fingerprint(read_array(Path(settings.images))) if settings.images else ""
     return {
         "settings": shared, "images": given, "data": digits.fingerprint, "seed": run.seed,
-        "device": run.device.type, "holonom": __version__, "torch": torch.__version__,
+        "device": run.device.type, "holonom": __version__, "torch": release,
     }  # fmt: skip
 
 

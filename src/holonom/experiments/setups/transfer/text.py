@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 
+from ...._torch import release
 from ....batches import Shuffled
 from ....data import Corpus, batches, sst2, wikitext2, windows
 from ....ensemble import Ensemble
@@ -112,7 +113,7 @@ def identify(run: Run, settings: SimpleNamespace) -> dict[str, Any]:
     from .... import __version__
 
     effective = {name: value for name, value in vars(settings).items() if name not in WITHOUT_EFFECT}
-    circumstances = {"device": run.device.type, "torch": torch.__version__, "holonom": __version__}
+    circumstances = {"device": run.device.type, "torch": release, "holonom": __version__}
     return {**effective, **circumstances, "seed": run.seed, "replicas": run.replicas}
 
 
