@@ -36,6 +36,7 @@ class Bucket:
         self.space = space.in_half_precision() if self.narrow else space
         self.elements = sum(p.numel() for p in params)
         self.degrees_of_freedom = sum(space.degrees_of_freedom(p.detach()) for p in params)
+        self._streams = [int(s["stream"]) for s in states if "stream" in s]
         self._memory: list[Any] = []
         self._views: list[Phase] = []
         self._parts: dict[tuple[bool, ...], Bucket] = {}
@@ -61,7 +62,8 @@ class Bucket:
         """Make the views again if the memory of parameters or state has moved; returns whether it has."""
         memory: list[Any] = [torch.is_inference_mode_enabled()]
         memory += [(p.data_ptr(), p.stride(), p.shape, p.dtype) for p in self.params]
-        memory += [(x.data_ptr(), x.stride()) for s in self.states for x in s.values() if isinstance(x, Tensor)]
+        state = (x for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream")
+        memory += [(x.data_ptr(), x.stride()) for x in state]
         # A tensor subclass without an address of its own does not say where its memory is.
         if memory == self._memory and all(entry[0] for entry in memory[1 : len(self.params) + 1]):
             return False
@@ -143,7 +145,7 @@ class Bucket:
         if key not in self._layouts:
             slots = self.space.slots[:1] if overdamped else self.space.slots[1:]
             tensors = [*self.params, *(state[slot] for slot in slots for state in self.states)]
-            streams = [2 * state["stream"] + part for part in range(1 + len(slots)) for state in self.states]
+            streams = [2 * stream + part for part in range(1 + len(slots)) for stream in self._streams]
             self._layouts[key] = Layout([x.shape[replica_dims:] for x in tensors], streams, self.device)
         return self._layouts[key]
 
