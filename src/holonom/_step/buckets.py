@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._random.philox import Layout
+from .._torch import version
 from ..constraints.base import MOMENTA, Constraint
 from .integrate import Normals, Phase, Scalar, over
 
@@ -59,13 +60,15 @@ class Bucket:
     # ── views ────────────────────────────────────────────────────────────────────────────────────
 
     def refresh(self) -> bool:
-        """Make the views again if the memory of parameters or state has moved; returns whether it has."""
-        memory: list[Any] = [torch.is_inference_mode_enabled()]
+        """Make the views again if the memory of parameters or state, or a radius, has changed; returns whether it has."""
+        radius = getattr(self.space, "radius", None)  # views hold it, in the parameter's precision
+        memory: list[Any] = [(id(radius), version(radius)) if isinstance(radius, Tensor) else radius]
+        memory += [torch.is_inference_mode_enabled()]
         memory += [(p.data_ptr(), p.stride(), p.shape, p.dtype) for p in self.params]
         state = (x for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream")
         memory += [(x.data_ptr(), x.stride()) for x in state]
         # A tensor subclass without an address of its own does not say where its memory is.
-        if memory == self._memory and all(entry[0] for entry in memory[1 : len(self.params) + 1]):
+        if memory == self._memory and all(entry[0] for entry in memory[2 : len(self.params) + 2]):
             return False
         self._memory, self._views = memory, []
         return True
