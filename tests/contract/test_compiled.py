@@ -39,12 +39,13 @@ REPRESENTATIVE = [
 
 
 class Net(nn.Module):
-    """A matrix and a vector; replicas have one more dimension."""
+    """A matrix and a vector; replicas have two matrices, which a batch of spheres needs."""
 
     def __init__(self, *batch, dtype=torch.float32, space="free", init=0):
         super().__init__()
         generator = torch.Generator().manual_seed(init)
-        weight, bias = (torch.rand(*batch, *shape, generator=generator) - 0.5 for shape in ((6, 10), (10,)))
+        shapes = ((6, 10), (3, 10) if batch else (10,))
+        weight, bias = (torch.rand(*batch, *shape, generator=generator) - 0.5 for shape in shapes)
         if space == "sphere-fixed":
             weight, bias = nn.functional.normalize(weight, dim=-1), nn.functional.normalize(bias, dim=-1)
         self.weight, self.bias = nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from holonom import Langevin
+from holonom import Langevin, optimizer
 from holonom.constraints import Circle
 from holonom.errors import NonFiniteGradientError
 
@@ -298,3 +298,25 @@ def test_a_refused_step_takes_up_no_edit():
     with pytest.raises(RuntimeError, match="sparse=False"):
         opt.step()
     assert torch.equal(weight, torch.full((3, 3), 5.0))
+
+
+# ── steps that a device skips ─────────────────────────────────────────────────────────────────────
+
+
+@every_case
+@pytest.mark.parametrize("seed", [3, torch.tensor(3)], ids=["int", "tensor"])
+def test_a_skipped_step_leaves_no_trace_on_what_follows(case, seed, monkeypatch):
+    """Neither in what the next step owes nor in its noise. A device does not raise: it masks what a step writes."""
+    runs = []
+    for pattern in ([True, False, False, True, True, False], [False] * 3):
+        net, opt = build(case, seed=seed)
+        for skip in pattern:
+            monkeypatch.setattr(optimizer, "skip_non_finite", lambda work, skip=skip: torch.tensor(skip))
+            backward(net, opt)
+            if skip and not (case.orthogonal or "levelset" in case.space):  # which raise for it on a CPU
+                net.mid.grad.fill_(torch.nan)
+            opt.step()
+        (step, owed, clock), *_ = counters(opt)
+        assert (step, clock) == (len(pattern), 3)
+        runs.append(snapshot(net, opt) | {"owed": float(owed)})
+    (assert_close if case.orthogonal else assert_equal)(*runs)
