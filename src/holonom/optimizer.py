@@ -182,16 +182,31 @@ class Langevin(Diagnosed, Checkpointed):
         """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
         unknown = sum(p not in self._spaces for p in group["params"])
         if unknown:
-            behind = self.param_groups[number + 1 :]
+            behind = self.param_groups[number:]
             del self.param_groups[number:]
             for p in group["params"]:
                 self.state.pop(p, None)
-            self.add_param_group(group)
-            self.param_groups += behind
+            try:
+                self.add_param_group({**group, "constraint": self._space_named(group.get("constraint"))})
+                behind = behind[1:]
+            finally:
+                self.param_groups += behind
         elif group["params"]:
             missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
             for name, value in {**self.defaults, **missing, "format": states.FORMAT}.items():
                 group.setdefault(name, value)
+
+    def _space_named(self, constraint: Any) -> Any:
+        """The space whose text a copied group holds."""
+        if not isinstance(constraint, str):
+            return constraint
+        spaces = {repr(space): space for space in self._spaces.values()}
+        if constraint not in spaces:
+            raise TypeError(
+                f"a group in param_groups has the constraint {constraint!r}, which no other group has; add the group by "
+                f"add_param_group, with a holonom.constraints object"
+            )
+        return spaces[constraint]
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 

@@ -138,15 +138,16 @@ def train(net: Net, opt: Langevin, steps: int) -> None:
 
 
 def snapshot(net: nn.Module, opt: Langevin) -> dict[str, Any]:
-    """Everything a run consists of, by name: weights, state, and what the groups count."""
+    """What a run consists of besides its counters, by name: weights and state."""
     seen: dict[str, Any] = {name: p.detach().clone() for name, p in net.named_parameters()}
     for name, p in net.named_parameters():
-        seen |= {f"{name}.{slot}": value.clone() for slot, value in opt.state.get(p, {}).items()}
+        own = opt.state.get(p, {})
+        seen |= {f"{name}.{slot}": own[slot].clone() for slot in own.keys() - {"clock", "stream"}}
     return seen
 
 
-def counters(opt: Langevin) -> list[tuple[Any, Any]]:
-    return [(group["step"], group["owed"]) for group in opt.param_groups]
+def counters(opt: Langevin) -> list[tuple[Any, ...]]:
+    return [(group["step"], group["owed"], int(opt.state[group["params"][0]]["clock"])) for group in opt.param_groups]
 
 
 def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Training loops replay steps of optimizers that have several kinds of them: each kind is one recording."""
+"""Training loops replay steps of optimizers that have several kinds of them: each kind is one graph."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from holonom import Ensemble, Multirate
+from holonom._training import graphs
+from holonom._training.graphs import GraphedStep, record
+from holonom._training.stepper import Stepper
 from holonom.batches import Shuffled
 from holonom.multirate import RandomSubsets
 from holonom.training import train
@@ -57,32 +60,29 @@ def weights(ensemble: Ensemble) -> dict[str, Tensor]:
     return {name: p.detach().cpu().clone() for name, p in ensemble.named_parameters()}
 
 
-class Rehearsed(Stepper):
-    """On any device: a replay makes the recorded step without the host's bookkeeping, as a graph does."""
-
-    def run(self, order: Tensor) -> None:
-        self._keep(order)
-        done = 0
-        while done < len(order):
-            done += self._replay(len(order) - done)
-
-    def _record(self) -> Any:
-        self._recorded = self._numbers()
-        return Replay(self)
-
-
 class Replay:
-    def __init__(self, stepper: Rehearsed) -> None:
+    """Of a captured step, on any device: the step without the host's bookkeeping."""
+
+    def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
         self.kind, self.count = stepper.optimizer.upcoming(), 0
         self.reads = masks(stepper.optimizer)
+        stepper._count(1)  # a capture runs the step's Python
 
     def replay(self) -> None:
         assert self.stepper.optimizer.upcoming() == self.kind
         assert all(a is b for a, b in zip(masks(self.stepper.optimizer), self.reads, strict=True))
-        self.stepper._steps(1)
+        self.stepper._step()
         self.stepper._count(-1)
         self.count += 1
+
+
+def rehearse(stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> list[Replay]:
+    """Capture and replay as on a GPU. Returns the captures as they are made."""
+    captures: list[Replay] = []
+    monkeypatch.setattr(graphs, "record", lambda step: captures.append(Replay(stepper)) or captures[-1])
+    stepper._steps = GraphedStep(stepper._step, stepper._constants, torch.device("cuda"), count=stepper._count)
+    return captures
 
 
 def masks(optimizer: Optimizer) -> list[Tensor]:
@@ -90,23 +90,25 @@ def masks(optimizer: Optimizer) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_replays_by_kind_are_the_steps_one_by_one(name: str) -> None:
-    found = []
-    for kind in (Stepper, Rehearsed):
+def test_replays_by_kind_are_the_steps_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, captures = [], []
+    for captured in (False, True):
         ensemble, batches = build("cpu")
-        stepper = kind(ensemble, OPTIMIZERS[name](ensemble), cross_entropy, batches, compiled=False)
+        stepper = Stepper(ensemble, OPTIMIZERS[name](ensemble), cross_entropy, batches, compiled=False)
+        if captured:
+            captures = rehearse(stepper, monkeypatch)
         for epoch in range(4):
             stepper.run(batches.order(epoch))
         found.append(weights(ensemble))
         assert {group["clock"] for group in stepper.optimizer.param_groups} == {44}
-    assert len(stepper._graphs) == (1 if name == "zeros" else 2)
-    assert sum(graph.count for graph in stepper._graphs.values()) >= 30
+    assert len(captures) == (1 if name == "zeros" else 2)
+    assert sum(graph.count for graph in captures) >= 30
     for key, value in found[0].items():
         assert torch.equal(value, found[1][key]), key
 
 
-def test_nothing_is_collected_during_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording on no GPU; garbage is collected again afterwards, also if the step fails."""
+def test_no_garbage_is_collected_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture on no GPU; garbage is collected again afterwards, also if the step fails."""
     seen: list[str] = []
 
     @contextmanager
@@ -145,7 +147,7 @@ def test_captured_multirate_equals_the_cpu_run(name: str, compiled: bool) -> Non
 @pytest.mark.parametrize("name", ["subsets", "zeros"])
 def test_captured_subsets_equal_steps_made_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     captured = run(name, "cuda", compiled=False)
-    monkeypatch.setattr("holonom.capture._WARM_UP", STEPS)  # nothing is ever recorded
+    monkeypatch.setattr("holonom._training.stepper.can_capture", lambda optimizer: False)
     for key, value in run(name, "cuda", compiled=False).items():
         torch.testing.assert_close(captured[key], value, rtol=2e-3, atol=2e-4, msg=key)
 

@@ -1,8 +1,8 @@
 """What PyTorch's own tests demand of every optimizer, on six systems: one test per rule.
 
-Rules with stricter tests elsewhere are not repeated: gradients are only read, closures, foreach (test_gradients);
-missing and frozen gradients, zero_grad, GradScaler (test_missing_gradients); profilers, groups of one tensor or with
-names (test_groups); weights_only (test_resume); another dtype or device (test_dtypes, test_cuda).
+Rules with stricter tests elsewhere are not repeated: gradients only read, missing or frozen, closures, foreach,
+zero_grad, GradScaler (test_gradients); profilers, groups of one tensor or with names (test_groups); weights_only
+(test_resume); another dtype or device (test_dtypes, test_cuda).
 """
 
 import copy

@@ -48,6 +48,7 @@ class Inductor(Eager):
         polish: bool | None,
     ) -> None:
         packs, rest = plan(phases)
+        polish = None if polish is None else True  # at every step: not polishing would be a second program to compile
         for pack in packs:
             part, pull = [phases[i] for i in pack], [forces[i] for i in pack]
             noise = {draw: [normals[i] for i in pack] for draw, normals in drawn.items()}
@@ -195,6 +196,7 @@ def compiled_normals(tiles: Tensor, streams: Tensor, seeds: Tensor, step: Tensor
 
 
 def warn_uncompiled(error: Exception) -> None:
+    error = getattr(error, "inner_exception", error)  # of BackendCompilerFailed, which says "backend raised" first
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     warnings.warn(
         f"holonom: torch.compile did not work here ({reason}); such steps run uncompiled, which is "

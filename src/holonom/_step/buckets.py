@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._random.philox import Layout
-from .._torch import copy_
+from .._torch import copy_, version
 from ..constraints.base import MOMENTA, Constraint
 from .integrate import Normals, Phase, Scalar, over
 
@@ -38,6 +38,7 @@ class Bucket:
         self.space = space.in_half_precision() if self.narrow else space
         self.elements = sum(p.numel() for p in params)
         self.degrees_of_freedom = sum(space.degrees_of_freedom(p.detach()) for p in params)
+        self._streams = [int(s["stream"]) for s in states if "stream" in s]
         self._memory: list[Any] = []
         self._views: list[Phase] = []
         self._parts: dict[tuple[bool, ...], Bucket] = {}
@@ -70,12 +71,15 @@ class Bucket:
     # ── views ────────────────────────────────────────────────────────────────────────────────────
 
     def refresh(self) -> bool:
-        """Make the views again if the memory of parameters or state has moved; returns whether it has."""
-        memory: list[Any] = [torch.is_inference_mode_enabled()]
+        """Make the views again if the memory of parameters or state, or a radius, has changed; returns whether it has."""
+        radius = getattr(self.space, "radius", None)  # views hold it, in the parameter's precision
+        memory: list[Any] = [(id(radius), version(radius)) if isinstance(radius, Tensor) else radius]
+        memory += [torch.is_inference_mode_enabled()]
         memory += [(p.data_ptr(), p.stride(), p.shape, p.dtype) for p in self.params]
-        memory += [(x.data_ptr(), x.stride()) for s in self.states for x in s.values() if isinstance(x, Tensor)]
+        state = (x for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream")
+        memory += [(x.data_ptr(), x.stride()) for x in state]
         # A tensor subclass without an address of its own does not say where its memory is.
-        if memory == self._memory and all(entry[0] for entry in memory[1 : len(self.params) + 1]):
+        if memory == self._memory and all(entry[0] for entry in memory[2 : len(self.params) + 2]):
             return False
         self._memory, self._views = memory, []
         return True
@@ -175,7 +179,7 @@ class Bucket:
         if key not in self._layouts:
             slots = self.space.slots[:1] if overdamped else self.space.slots[1:]
             tensors = [*self.params, *(state[slot] for slot in slots for state in self.states)]
-            streams = [2 * state["stream"] + part for part in range(1 + len(slots)) for state in self.states]
+            streams = [2 * stream + part for part in range(1 + len(slots)) for stream in self._streams]
             self._layouts[key] = Layout([x.shape[replica_dims:] for x in tensors], streams, self.device)
         return self._layouts[key]
 

@@ -45,7 +45,13 @@ class Checkpointed(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         self._warn_skipped()
         self._settle_edits()
-        return super().state_dict()
+        held = {id(p) for group in self.param_groups for p in group["params"]}
+        # torch has no number for a parameter whose group was removed from the list.
+        removed = {p: self.state.pop(p) for p in list(self.state) if isinstance(p, Tensor) and id(p) not in held}
+        try:
+            return super().state_dict()
+        finally:
+            self.state.update(removed)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -78,6 +84,7 @@ class Checkpointed(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it for its own optimizers; here it has no effect
         self._reset_caches()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -146,7 +153,7 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})
             state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}
-            state[p].setdefault("stream", stream)
+            state[p]["stream"] = torch.as_tensor(theirs.get("stream", stream)).cpu()
             stream += 1
             if number == 0:
                 if isinstance(group["seed"], Tensor):

@@ -56,7 +56,9 @@ def pay_owed(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Ten
 
 
 def owed_at_start(group: Group, h: Scalar) -> Scalar:
-    return h if compile_word(group["scheme"]).starts_owing or group.get("starts_owing") else 0.0
+    if not (compile_word(group["scheme"]).starts_owing or group.get("starts_owing")):
+        return 0.0
+    return h.clone() if isinstance(h, Tensor) else h  # a schedule may write the group's tensor
 
 
 def owed_next(before: Scalar, h: Scalar, skip: Tensor | None) -> Scalar:

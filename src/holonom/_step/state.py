@@ -101,7 +101,7 @@ def create(
             if landing.moved:
                 landed[p] = Landed(before, p.detach().clone(), version(p))
             landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0)))
-        state[p] = {"stream": first + number}
+        state[p] = {"stream": torch.tensor(first + number)}  # on the host, which alone reads it
         if not scheme.overdamped:
             state[p][space.momentum_name(p.detach())] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
         elif scheme.word == "M":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -177,9 +178,12 @@ def compile_step(function: Callable[..., Any], options: dict[str, Any]) -> Calla
     return torch.compile(with_own_code(function), fullgraph=True, dynamic=False, options=options)
 
 
+_LOSS = re.compile(r"(?<![\w.])loss\b|L\['loss'\]")  # the argument, written with or without its scope
+
+
 def _is_of_the_user(source: str) -> bool:
     imported = "__import_" in source and "__import_torch" not in source and "__import_holonom" not in source
-    return "L['loss']" in source or imported
+    return imported or _LOSS.search(source) is not None
 
 
 def model_signature(ensemble: Ensemble) -> Hashable:

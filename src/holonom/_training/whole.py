@@ -12,7 +12,7 @@ from .._backends.inductor import DRAW_OPTIONS
 from .._step.buckets import Bucket, State
 from .._step.letters import Numbers, is_noisy, plain
 from .._step.run import Group, Work, owed_at_start, run
-from ..scheme import Scheme, compile_word
+from ..scheme import Op, compile_word
 
 if TYPE_CHECKING:
     from ..ensemble import Loss
@@ -29,7 +29,8 @@ class GroupStep(NamedTuple):
     group: Group
     buckets: list[Bucket]
     names: list[list[str]]
-    scheme: Scheme
+    program: tuple[Op, ...]
+    owes: bool  # the next step starts with what this one leaves
     fixed: Numbers  # zeros, for which no noise is drawn, and the user's tensors
     live: list[bool]  # which numbers are read from ``values`` instead
     values: Tensor
@@ -73,7 +74,7 @@ class WholeStep:
             for group, buckets in zip(optimizer.param_groups, everyone, strict=True):
                 optimizer._take_up_edits([Work(group, buckets, None)])  # type: ignore[attr-defined]
             self._plan = [self._group_step(*one) for one in zip(optimizer.param_groups, everyone, now, strict=True)]
-            noisy = any(is_noisy(op.letter, g.fixed) for g in self._plan for op in g.scheme.program)
+            noisy = any(is_noisy(op.letter, g.fixed) for g in self._plan for op in g.program)
             self._program = compile_step(_whole_step, DRAW_OPTIONS if noisy else _OPTIONS)
             self._signature = signature
         for step, numbers in zip(self._plan, now, strict=True):
@@ -84,7 +85,7 @@ class WholeStep:
 
     def _group_step(self, group: Group, buckets: list[Bucket], numbers: Numbers) -> GroupStep:
         names = {id(p): name for name, p in self._stepper.ensemble.named_parameters()}
-        scheme = compile_word(group["scheme"])
+        scheme = compile_word(group["scheme"])  # a trace cannot enter the locks of its cached properties (Python 3.11)
         for bucket in buckets:  # made in the trace, they would be made again by every call
             bucket.layout(group["seed"].ndim if isinstance(group["seed"], Tensor) else 0, scheme.overdamped)
         live = [name == "h" or bool(x) if isinstance(x, float) else False for name, x in numbers._asdict().items()]
@@ -95,7 +96,8 @@ class WholeStep:
             {**group, "step": 0, "fuse": False},
             buckets,
             [[names[id(p)] for p in b.params] for b in buckets],
-            scheme,
+            scheme.program,
+            bool(scheme.tail),
             numbers._replace(owed=0.0),
             live,
             torch.zeros(len(live), **double),  # type: ignore[call-overload]
@@ -118,8 +120,8 @@ def _whole_step(loss: Loss, stepper: Stepper, plan: list[GroupStep]) -> None:
     for step in plan:
         numbers = step.numbers()
         own = [[gradients[name] for name in bucket] for bucket in step.names]
-        run(Work(step.group, step.buckets, own), step.anchor, step.scheme.program, numbers, None)
-        if step.scheme.tail:
+        run(Work(step.group, step.buckets, own), step.anchor, step.program, numbers, None)
+        if step.owes:
             step.owed.copy_(numbers.h)  # type: ignore[arg-type]
         step.anchor["clock"].add_(1)
     stepper.cursor.add_(1)

@@ -1,0 +1,279 @@
+"""Compiled and captured training steps are the plain ones, whatever changes between them, and resume bit-equal."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from holonom import Ensemble, Langevin, TemperatureSchedule, annealing, presets
+from holonom._training import graphs, stepper
+from holonom._training.graphs import GraphedStep
+from holonom._training.stepper import Stepper
+from holonom._training.whole import WholeStep
+from holonom.batches import Shuffled
+from holonom.constraints import Circle, Sphere
+from holonom.scheme import compile_word
+from holonom.training import train
+
+from .test_training import (
+    OPTIMIZERS,
+    STEPS,
+    Killed,
+    R,
+    assert_same_run,
+    loss,
+    make,
+    make_small,
+    make_tiny,
+    run,
+    setting,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+
+
+@pytest.fixture
+def whole_steps(monkeypatch):
+    """The calls of programs of whole steps."""
+    calls, call = [], WholeStep.__call__
+    monkeypatch.setattr(WholeStep, "__call__", lambda self: calls.append(0) or call(self))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "compiled", "network", "whole"),
+    [
+        ("c_sgd", True, make_tiny, STEPS),
+        ("sgd", "gradients", make_small, 0),
+        pytest.param("sgd", True, make, 0, marks=pytest.mark.long),
+        pytest.param("c_cola_od", "gradients", make, 0, marks=pytest.mark.long),
+        *(pytest.param(name, True, make_small, None, marks=pytest.mark.long) for name in OPTIMIZERS),
+    ],
+)
+def test_compiled_steps_are_the_same_steps(optimizer, compiled, network, whole, whole_steps):
+    plain, history = run(optimizer, compiled=False, network=network)
+    fast, other = run(optimizer, compiled=compiled, network=network)
+    assert history.steps == other.steps
+    assert whole in (None, len(whole_steps))
+    for (name, a), b in zip(plain.state_dict().items(), fast.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5, msg=name)
+
+
+# ── numbers that change ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("word", "way"),
+    [
+        ("BAOAB", "in place"),
+        ("BAOAB", "float"),
+        *(
+            pytest.param(*x, marks=pytest.mark.long)
+            for x in [("BAOAB", "replaced"), ("ABO", "in place"), ("ABO", "float")]
+        ),
+    ],
+)
+def test_a_compiled_step_sees_rates_and_temperatures_that_change(word, way, whole_steps):
+    """What a rotated word owes is owed at the last step's rate; a rate of 0 changes nothing."""
+    found = []
+    for compiled in (False, True):
+        ensemble, _, batches, _ = setting("sgd", network=make_tiny)
+        rate, temperature = (0.1, 1e-3) if way == "float" else (torch.tensor([0.1, 0.2, 0.3]), 0.0)
+        optimizer = presets.langevin(ensemble, rate, temperature=temperature, scheme=word)
+
+        def after(epoch, group=optimizer.param_groups[0]):
+            if way == "in place":
+                group["lr"].mul_(0.5)
+            else:
+                group["lr"] = group["lr"] * (0.0 if epoch == 3 and way == "float" else 0.5) + 0.05 * (epoch == 4)
+            if way == "float":
+                group["temperature"] = 1e-3 * epoch
+
+        train(ensemble, optimizer, loss, batches, 11, evaluate=lambda e: {}, after_epoch=after, compiled=compiled)
+        found.append([p.detach() for p in ensemble.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    assert len(whole_steps) == (9 if way == "float" else 11)
+
+
+class Weighted:
+    """A loss that is an object."""
+
+    epochs = 1
+
+    def __call__(self, output, target):
+        return self.epochs * loss(output, target)
+
+
+COUNTER = SimpleNamespace(epochs=1)
+
+
+def weighted_by_global(output, target):
+    return COUNTER.epochs * loss(output, target)
+
+
+def weighted(way):
+    """A loss with a Python number in it, and the object that holds the number."""
+    COUNTER.epochs, counter = 1, SimpleNamespace(epochs=1)
+    if way == "default":
+        return (lambda output, target, own=counter: own.epochs * loss(output, target)), counter
+    if way == "closure":
+        return (lambda output, target: counter.epochs * loss(output, target)), counter
+    return (weighted_by_global, COUNTER) if way == "global" else (one := Weighted(), one)
+
+
+@pytest.mark.parametrize("compiled", [True, pytest.param("gradients", marks=pytest.mark.long)])
+@pytest.mark.parametrize("way", ["closure", "default", "global", "object"])
+def test_a_compiled_loss_may_read_a_python_number_that_changes(way, compiled):
+    found = []
+    for setting_of_compiled in (False, compiled):
+        ensemble, _, batches, _ = setting("sgd", network=make_tiny)
+        optimizer = Langevin(ensemble.parameters(), 0.1, scheme="OBA", fuse=False)
+        own_loss, counter = weighted(way)
+
+        def after(epoch, counter=counter):
+            counter.epochs = 1 + epoch % 2
+
+        options = {"evaluate": lambda e: {}, "after_epoch": after, "compiled": setting_of_compiled}
+        train(ensemble, optimizer, own_loss, batches, 8, **options)
+        found.append([p.detach() for p in ensemble.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+# ── resuming ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def scheduled(optimizer, **options):
+    """A compiled run under schedules, evaluated and saved at every step."""
+    compile_word.cache_clear()  # a new process has computed nothing of a word yet
+    ensemble, chosen, batches, x = setting(optimizer, network=make_tiny)
+    kill = options.pop("kill", None)
+
+    def after(epoch):
+        for group in chosen.param_groups:
+            group["lr"] = group["lr"] * 0.8
+            if "temperature" in group:
+                group["temperature"] = group["temperature"] * 0.5
+
+    def progress(step, *_):
+        if step == kill:
+            raise Killed
+
+    def evaluate(e):
+        return {"mean": e(x, shared=False).mean((1, 2))}
+
+    options = {"evaluations": STEPS, "after_epoch": after, "progress": progress, "compiled": True, **options}
+    history = train(ensemble, chosen, loss, batches, STEPS, evaluate=evaluate, **options)
+    return ensemble, history
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["baoab", *(pytest.param(x, marks=pytest.mark.long) for x in OPTIMIZERS if x != "baoab")]
+)
+@pytest.mark.filterwarnings("error:holonom. torch.compile did not work here")
+def test_compiled_runs_that_are_killed_resume_bit_equal(optimizer, tmp_path):
+    straight = scheduled(optimizer)
+    file = tmp_path / "run.pt"
+    kills = sorted(random.Random(optimizer).sample(range(2, STEPS), 2))
+    for kill in kills:
+        with pytest.raises(Killed):
+            scheduled(optimizer, kill=kill, checkpoint=file)
+        assert torch.load(file, weights_only=True)["step"] == kill - 1
+    assert_same_run(scheduled(optimizer, checkpoint=file), straight)
+
+
+# ── without a compiler ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("baoab", marks=pytest.mark.long)])
+def test_without_a_compiler_training_goes_on_and_says_so(optimizer, recwarn):
+    from torch._inductor import config
+
+    torch.compiler.reset()
+    with config.patch({"cpp.cxx": (None, "/nowhere/g++"), "force_disable_caches": True}):
+        without, _ = run(optimizer, compiled=True, network=make_tiny)
+    torch.compiler.reset()
+    plain, _ = run(optimizer, compiled=False, network=make_tiny)
+    for (name, a), b in zip(plain.state_dict().items(), without.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    assert [w for w in recwarn if "did not work here" in str(w.message)]
+
+
+# ── graphs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_graph_must_be_captured_anew_for():
+    """A schedule of temperatures, one for each replica, replaces their tensor."""
+    ensemble, optimizer, batches, _ = setting("ladder")
+    constants = Stepper(ensemble, optimizer, loss, batches, compiled=False)._constants
+    before = constants()
+    optimizer.param_groups[0]["temperature"].mul_(2.0)
+    assert graphs._same(before, constants())
+    schedule = TemperatureSchedule(optimizer, annealing(20))
+    for _ in range(20):  # one of the new tensors could lie where the first one was
+        schedule.step()
+        assert not graphs._same(before, constants())
+    rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.1)  # one number on the host is a number to programs
+    before = constants()
+    rate.mul_(0.5)
+    assert not graphs._same(before, constants())
+
+
+def test_a_graph_owes_at_its_own_rate(monkeypatch):
+    """What a word owes from the step before is a constant of a graph: a step comes between a change and the capture."""
+    p = nn.Parameter(torch.zeros(3))
+    optimizer = Langevin([p], 0.1)
+    group, seen = optimizer.param_groups[0], []
+
+    def step():
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+
+    def record(step):
+        seen.append((group["owed"], group["lr"]))
+        return SimpleNamespace(replay=lambda: None)
+
+    monkeypatch.setattr(graphs, "record", record)
+    steps = GraphedStep(step, lambda: [group["lr"]], torch.device("cuda"), warm_up=1)
+    for rate in (0.1, 0.05, 0.02):
+        group["lr"] = rate
+        for _ in range(6):
+            steps()
+    assert seen == [(rate, rate) for rate in (0.1, 0.05, 0.02)]
+
+
+@pytest.mark.parametrize(
+    ("word", "space"),
+    [
+        ("L", "circle"),
+        ("BACDEDCAB", "sphere"),
+        *(
+            pytest.param(word, space, marks=pytest.mark.long)
+            for word, space in [("BAOAB", "free"), ("BAOAB", "circle")]
+        ),
+    ],
+)
+def test_a_compiler_sees_one_graph_without_multi_tensor_operations(word, space, monkeypatch):
+    """A GPU's compiler may launch multi-tensor kernels that depend on each other at once: a race."""
+    seen = []
+
+    def look(graph, inputs):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    def compile_step(function, options):
+        return torch.compile(stepper.with_own_code(function), backend=look, fullgraph=True, dynamic=False)
+
+    monkeypatch.setattr(stepper, "compile_step", compile_step)
+    ensemble = Ensemble(make_tiny, R)
+    spaces = {"free": None, "circle": Circle(1.0), "sphere": Sphere(1.0, view="batch")}
+    groups = [{"params": [ensemble.weight], "constraint": spaces[space]}, {"params": [ensemble.bias]}]
+    optimizer = Langevin(
+        groups, 0.1, scheme=word, temperature=0.01, weight_decay=0.1, maximize=True, seed=ensemble.seeds
+    )
+    x = torch.randn(R, 10, 2, generator=torch.Generator().manual_seed(0))
+    batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
+    train(ensemble, optimizer, loss, batches, 1, evaluate=lambda e: {}, compiled=True)
+    assert seen
+    assert not [name for name in seen if "foreach" in name]
