@@ -1,9 +1,19 @@
 import numpy as np
 import pytest
+import torch
 
 from tests.injected import inject
 
 from .harness import Normals
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    """The tensors here are small: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holonom.errors import CheckpointError
-from holonom.files import load, save
+from holonom._files import load, save
 
 
 def test_a_killed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
