@@ -79,7 +79,7 @@ class Layout:
         """One float32 tensor of shape (*R, *shape) for every shape, from one call of ``fill``."""
         flat = fill(self.tiles, self.streams, seeds, step, draw & WORD)
         pieces = zip(self.starts, self.counts, self.shapes, strict=True)
-        return [flat[..., at : at + n].reshape(*seeds.shape, *shape) for at, n, shape in pieces]
+        return [flat[..., at : at + n].reshape(seeds.shape + shape) for at, n, shape in pieces]
 
 
 def uniforms(count: int, seeds: Tensor, step: Tensor, stream: int) -> Tensor:
