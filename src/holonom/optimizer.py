@@ -216,7 +216,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._integrate(self._work(), pay_owed)
         for buckets in self._buckets():
             for bucket in buckets:
-                edits.make_tangent_(bucket)
+                edits.drop_normal_parts_(bucket)
 
     def _work(self) -> list[Work]:
         """Every group with the buckets of its parameters that have a gradient."""
