@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.injected import inject
+from tests.injected import drop_idle_draws, inject
 
 from .harness import Normals
 
@@ -21,6 +21,7 @@ def normals(monkeypatch):
     """Inject the noise: the library draws from here instead of its own generator."""
     source = Normals()
     inject(monkeypatch, source.library)
+    drop_idle_draws(monkeypatch)
     return source
 
 

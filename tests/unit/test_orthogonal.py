@@ -55,7 +55,8 @@ class Setup:
         space = Orthogonal(view=name, iterations=iterations)
         self.optimizer = Langevin(self.params, lr=1.0, scheme=word, constraint=space, **options)
         self.states = [self.optimizer.state[p] for p in self.params]
-        if word == "L":
+        self.overdamped = word == "L"
+        if self.overdamped:
             return
         self.turning = self.stack[1] == self.stack[2] and iterations is None
         self.strict = iterations is not None
@@ -80,7 +81,7 @@ class Setup:
 
     def read(self):
         q = np.concatenate([self.matrices(array(p)) for p in self.params])
-        if not self.states[0]:
+        if self.overdamped:
             return (q,)
         p = np.concatenate([self.matrices(array(s[self.momentum])) for s in self.states])
         return q, q @ p if self.turning else p, thermostat_of(self.optimizer)

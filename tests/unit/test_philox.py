@@ -99,6 +99,16 @@ def test_a_tensors_draw_does_not_depend_on_its_neighbours():
         assert torch.equal(x, draw(number=1, shape=shape, stream=stream))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3, 4)], ids=str)
+def test_one_model_draws_tensors_of_any_shape(shape):
+    assert draw(torch.tensor(3), shape=shape).shape == shape
+    p = torch.nn.Parameter(torch.zeros(shape))
+    opt = Langevin([p], 0.1, scheme="L", temperature=1.0)
+    p.grad = torch.zeros_like(p)
+    opt.step()
+    assert p.all()
+
+
 def test_memory_formats_draw_the_same():
     kernels = []
     for memory in (torch.contiguous_format, torch.channels_last):
