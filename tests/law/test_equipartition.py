@@ -32,7 +32,7 @@ LAYERS = {
     "wide": (Orthogonal(view="batch"), eye(500, 2, 3), 3, float("inf"), 0.1),
     "level set": (LevelSet(ellipsoid, batch_dims=1), eye(1, 3, 3)[0, 1:2].repeat(1000, 1), 2, 1.0, 0.2),
 }
-STEPS, BURN = 120, 80
+STEPS, BURN = 80, 60
 
 
 @pytest.mark.parametrize("word", ["BAOAB", "OBABO"])
