@@ -14,7 +14,9 @@ def inject(monkeypatch, source):
     def draw(self, seeds, step, number, fill=None):
         device, seed = self.tiles.device, int(seeds) if seeds.ndim == 0 else seeds
         return [
-            source(torch.Size((*seeds.shape, *shape)), torch.float64, device, seed, int(step), number, *divmod(stream, 2))
+            source(
+                torch.Size((*seeds.shape, *shape)), torch.float64, device, seed, int(step), number, *divmod(stream, 2)
+            )
             for shape, stream in zip(self.shapes, self.numbers, strict=True)
         ]
 
@@ -22,7 +24,7 @@ def inject(monkeypatch, source):
 
 
 def drop_idle_draws(monkeypatch):
-    """Draw nothing for a letter that acts for no time: it multiplies its normals by 0, and a textbook has no such letter."""
+    """Draw nothing for a letter that acts for no time: it would multiply its normals by 0, and a textbook has none."""
     make_ready = run.make_ready
 
     def ready(*args):

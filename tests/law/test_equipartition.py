@@ -47,13 +47,13 @@ def test_every_layer_keeps_its_own_temperature(word):
     for n in range(BURN + STEPS):
         for name, p in params.items():
             p.grad = 0.05 * torch.ones_like(p) if name != "free" else p.detach().clone()
-        if n >= BURN:
+        if n >= BURN and n % 2 == 0:
             optimizer.synchronize()
             for name, p in params.items():
                 for slot in MOMENTA:
                     if slot in optimizer.state[p]:
-                        totals[name] = totals[name] + optimizer.state[p][slot].square().flatten(1).sum(1) / STEPS
-            shown += torch.tensor(optimizer.temperatures()) / STEPS
+                        totals[name] = totals[name] + optimizer.state[p][slot].square().flatten(1).sum(1) * 2 / STEPS
+            shown += torch.tensor(optimizer.temperatures()) * 2 / STEPS
         optimizer.step()
     for (name, (_, _, freedom, _, temperature)), display in zip(LAYERS.items(), shown.tolist()):
         ratio = totals[name][:, None] / (freedom * temperature)

@@ -100,9 +100,7 @@ def test_without_a_potential_weights_are_haar(word, name):
     assert_agree(averages, haar_moments(shape), resolution=0.03)
 
 
-@pytest.mark.parametrize(
-    ("word", "name"), [*CASES, ("OBA", "wide"), ("ABO", "tall"), ("L", "tall"), ("L", "square")]
-)
+@pytest.mark.parametrize(("word", "name"), [*CASES, ("OBA", "wide"), ("ABO", "tall"), ("L", "tall"), ("L", "square")])
 def test_with_a_linear_potential_weights_are_tilted_haar(word, name):
     rows, columns = SHAPES[name]
     slope = SLOPE[:rows, :columns]

@@ -35,10 +35,9 @@ def order(name, word, friction, steps):
     return math.log2(errors[0] / errors[1])
 
 
-@pytest.mark.parametrize("word", ["BAOAB", "OBABO"])
-@pytest.mark.parametrize("friction", [0.0, 1.0])
+@pytest.mark.parametrize(("word", "friction"), [("BAOAB", 0.0), ("BAOAB", 1.0), ("OBABO", 1.0)])
 @pytest.mark.parametrize("name", NAMES)
-def test_symmetric_words_are_of_second_order(name, friction, word):
+def test_symmetric_words_are_of_second_order(name, word, friction):
     assert order(name, word, friction, 10) == pytest.approx(2, abs=0.1)
 
 

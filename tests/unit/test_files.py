@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from holonom.errors import CheckpointError
 from holonom._files import load, save
+from holonom.errors import CheckpointError
 
 
 def test_a_killed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,9 @@ def test_synchronize_refuses_a_bad_gradient_as_a_step_does(space, bad):
     before = everything(params, optimizer)
     params[1].grad[0, 1] = bad
     for refused in (optimizer.step, optimizer.synchronize):
-        with pytest.raises(NonFiniteGradientError, match="step 1: the gradient of 'second' has 1 of 4 entries NaN or inf"):
+        with pytest.raises(
+            NonFiniteGradientError, match="step 1: the gradient of 'second' has 1 of 4 entries NaN or inf"
+        ):
             refused()
         assert unchanged(before, everything(params, optimizer))
 

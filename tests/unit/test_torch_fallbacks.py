@@ -135,7 +135,9 @@ def test_step_hooks_are_found():
 
 
 def trained(fuse, space=None):
-    p = torch.nn.Parameter(torch.linalg.qr(torch.randn(7, 5, generator=torch.Generator().manual_seed(0))).Q.contiguous())
+    p = torch.nn.Parameter(
+        torch.linalg.qr(torch.randn(7, 5, generator=torch.Generator().manual_seed(0))).Q.contiguous()
+    )
     opt = Langevin([p], 0.1, temperature=0.1, fuse=fuse, constraint=space)
     for _ in range(3):
         p.grad = torch.sin(3 * p.detach())

@@ -83,7 +83,7 @@ def make_tangent_(bucket: Bucket) -> None:
 
 @full_precision()
 def drop_normal_parts_(bucket: Bucket) -> None:
-    """Remove from the momenta what letters may leave off the tangent space; where they leave nothing, change nothing."""
+    """Remove from the momenta what letters may leave off the tangent space. Other momenta are not written."""
     for phase in bucket.phases():
         if phase.p is not None:
             for momentum, tangent in zip(phase.momenta, bucket.space.tangent(phase), strict=True):
