@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
+from threading import Lock
 from typing import Any
 
 import torch
@@ -62,30 +63,47 @@ def copy_(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
 # ── the precision of matrix products ─────────────────────────────────────────────────────────────
 
 
+_changing_precision = Lock()
+_inside = 0  # calls of full_precision() that have not ended, of all threads
+_users_precision: list[str] = []
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """float32 products with all their digits, whatever the user's TF32 or bfloat16 setting is."""
-    backends = [
-        getattr(torch.backends, name).matmul
-        for name in ("cuda", "mkldnn")
-        if hasattr(getattr(getattr(torch.backends, name), "matmul", None), "fp32_precision")  # torch 2.9
-    ]
-    if not backends:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
-        return
-    settings = [backend.fp32_precision for backend in backends]
+    """float32 products with all their digits, whatever the user's TF32 or bfloat16 setting is.
+
+    The setting is that of the process: the first thread to enter changes it, the last one to leave restores it.
+    """
+    global _inside
+    with _changing_precision:
+        if not _inside:
+            _users_precision[:] = _precision()
+            _set_precision(["ieee"] * len(_users_precision) if _matmul_backends() else ["highest"])
+        _inside += 1
     try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
         yield
     finally:
-        for backend, setting in zip(backends, settings, strict=True):
-            backend.fp32_precision = setting
+        with _changing_precision:
+            _inside -= 1
+            if not _inside:
+                _set_precision(_users_precision)
+
+
+def _matmul_backends() -> list[Any]:
+    """Those with a setting of their own, which torch 2.9 introduced."""
+    found = [getattr(getattr(torch.backends, name), "matmul", None) for name in ("cuda", "mkldnn")]
+    return [backend for backend in found if hasattr(backend, "fp32_precision")]
+
+
+def _precision() -> list[str]:
+    return [backend.fp32_precision for backend in _matmul_backends()] or [torch.get_float32_matmul_precision()]
+
+
+def _set_precision(settings: list[str]) -> None:
+    for backend, setting in zip(_matmul_backends(), settings, strict=False):
+        backend.fp32_precision = setting
+    if not _matmul_backends():
+        torch.set_float32_matmul_precision(settings[0])
 
 
 # ── the compiler ─────────────────────────────────────────────────────────────────────────────────

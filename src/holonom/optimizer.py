@@ -203,8 +203,8 @@ class Langevin(Diagnosed, Checkpointed):
         spaces = {repr(space): space for space in self._spaces.values()}
         if constraint not in spaces:
             raise TypeError(
-                f"a group in param_groups has the constraint {constraint!r}, which no other group has; add the group by "
-                f"add_param_group, with a holonom.constraints object"
+                f"a group in param_groups has the constraint {constraint!r}, which no other group has; add the group "
+                f"by add_param_group, with a holonom.constraints object"
             )
         return spaces[constraint]
 
@@ -231,7 +231,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._integrate(self._work(), pay_owed)
         for buckets in self._buckets():
             for bucket in buckets:
-                edits.make_tangent_(bucket)
+                edits.drop_normal_parts_(bucket)
 
     def _work(self) -> list[Work]:
         """Every group with the buckets of its parameters that have a gradient."""

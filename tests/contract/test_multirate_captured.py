@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from holonom.capture import Stepper, record
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer

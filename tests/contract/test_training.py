@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from holonom.capture import Stepper, _same
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 

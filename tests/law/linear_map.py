@@ -11,7 +11,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 
 from holonom import Langevin
-from tests.injected import inject
+from tests.injected import drop_idle_draws, inject
 
 MEMORY = {"L": None, "M": "last_noise"}  # what a step remembers besides q; the others: momentum
 
@@ -28,6 +28,7 @@ def covariance(monkeypatch, word, h, k=1.0, friction=1.0, temperature=1.0, synch
     q = torch.nn.Parameter(torch.zeros(inputs, dtype=torch.float64))
     optimizer = Langevin([q], h, scheme=word, friction=friction, temperature=temperature)
     keys = []
+    drop_idle_draws(monkeypatch)
 
     def step(noise):
         inject(monkeypatch, noise)

@@ -30,6 +30,7 @@ SYSTEMS = {
     "level set": (LevelSet(ellipsoid, batch_dims=1), (2, 3), 0.5),
     "level set with slack": (LevelSet(ball, slack=True, batch_dims=1), (2, 2), 0.3),
 }
+NAMES = [name for name in SYSTEMS if name != "wide"]  # the same motion as tall, transposed
 MOMENTA = ("momentum", "spin", "chord", "slack_momentum")
 
 

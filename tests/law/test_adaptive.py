@@ -37,7 +37,7 @@ def friction_for(noise, driving):
     return (driving**2 + H * noise**2) / (2 * TEMPERATURE)
 
 
-def simulate(params, gradient, observe, word, freedom, noise, driving, burn=400, steps=1200, **options):
+def simulate(params, gradient, observe, word, freedom, noise, driving, burn=250, steps=600, **options):
     """Time averages of ``observe([(q, state), …])``, a list of tensors, and of the thermostat variable."""
     params = [torch.nn.Parameter(p) for p in params]
     optimizer = Langevin(
@@ -73,14 +73,14 @@ def kinetic_for(noise):
 
 def quadratic(word, noise, driving=0.2, **options):
     """Kinetic and configurational temperature of oscillators of many frequencies."""
-    stiffness = torch.linspace(0.5, 2, 4000, dtype=torch.float64)[:, None]
+    stiffness = torch.linspace(0.5, 2, 8000, dtype=torch.float64)[:, None]
 
     def observe(pairs):
         [(q, state)] = pairs
         return [torch.cat([kinetic(state, 1), stiffness * q.square() / TEMPERATURE], 1)]
 
-    start = [torch.zeros(4000, 1, dtype=torch.float64)]
-    [averages], friction = simulate(start, stiffness.mul, observe, word, 4000, noise, driving, **options)
+    start = [torch.zeros(8000, 1, dtype=torch.float64)]
+    [averages], friction = simulate(start, stiffness.mul, observe, word, 8000, noise, driving, **options)
     return averages, friction
 
 
@@ -107,10 +107,10 @@ def test_plain_langevin_runs_hot():
 
 # name: (constraint, shapes of two layers, degrees of freedom of a block of each, gradient noise, driving noise)
 MANIFOLDS = {
-    "circle": (Circle(0.7), [(2000, 1), (1000, 2)], [1, 2], 0.0, 1.0),
-    "sphere": (Sphere(0.8, slack=False), [(1000, 3), (500, 5)], [2, 4], 4.0, 0.2),
-    "sphere with slack": (Sphere(0.8), [(1000, 2), (500, 4)], [2, 4], 0.0, 1.0),
-    "orthogonal": (Orthogonal(view="batch"), [(500, 3, 2), (500, 2, 2)], [3, 1], 4.0, 0.2),
+    "circle": (Circle(0.7), [(4000, 1), (2000, 2)], [1, 2], 0.0, 1.0),
+    "sphere": (Sphere(0.8, slack=False), [(2000, 3), (1000, 5)], [2, 4], 4.0, 0.2),
+    "sphere with slack": (Sphere(0.8), [(2000, 2), (1000, 4)], [2, 4], 0.0, 1.0),
+    "orthogonal": (Orthogonal(view="batch"), [(1000, 3, 2), (1000, 2, 2)], [3, 1], 4.0, 0.2),
 }
 
 
@@ -129,7 +129,7 @@ def test_layers_on_a_manifold_have_the_temperature_each(name, word):
         return [kinetic(state, freedom) for (_, state), freedom in zip(pairs, freedoms)]
 
     layers, friction = simulate(
-        start, torch.ones_like, observe, word, total, noise, driving, burn=300, steps=400, constraint=space
+        start, torch.ones_like, observe, word, total, noise, driving, burn=300, steps=160, constraint=space
     )
     for layer in layers:
         assert_agree(layer, [kinetic_for(noise)], resolution=0.08, bias=0.01)
@@ -147,7 +147,7 @@ def test_rows_on_a_sphere_keep_their_law_under_gradient_noise():
         return [pairs[0][0] @ axis[:, None] / 0.8]
 
     space = Sphere(0.8, slack=False)
-    [along], _ = simulate([start], force.expand_as, observe, "BACDEDCAB", 4000, 4.0, 0.2, steps=1000, constraint=space)
+    [along], _ = simulate([start], force.expand_as, observe, "BACDEDCAB", 4000, 4.0, 0.2, steps=400, constraint=space)
 
     def mean(temperature):
         kappa = float(force.norm()) * 0.8 / temperature

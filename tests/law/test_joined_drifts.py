@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from holonom.act import joined
 
 from holonom import Langevin
-from holonom.constraints import Circle, Constraint, Orthogonal, Sphere
+from holonom._step.letters import Ready, joined
+from holonom.constraints import Circle, Free, Orthogonal, Sphere
 
 SPACES = {
-    "free": Constraint(),
+    "free": Free(),
     "circle": Circle(0.7),
     "circles": Circle(torch.full((4, 1), 0.7, dtype=torch.float64)),
     "sphere": Sphere(2.0),
@@ -19,7 +19,7 @@ SPACES = {
 def trained(space, word, monkeypatch, geodesic, **options):
     calls = []
     drift = type(space).drift_
-    monkeypatch.setattr(type(space), "geodesic", geodesic)
+    monkeypatch.setattr(type(space), "traits", space.traits._replace(geodesic=geodesic))
     monkeypatch.setattr(type(space), "drift_", lambda *args: (calls.append(0), drift(*args))[1])
     q = torch.nn.Parameter(torch.linspace(-0.6, 0.5, 24, dtype=torch.float64).reshape(4, 6).sin())
     opt = Langevin([q], 0.3, scheme=word, constraint=space, **{"friction": 0.8, **options})
@@ -49,13 +49,13 @@ def test_noise_parts_them(monkeypatch):
 
 
 def test_iterated_drifts_do_not_add_up():
-    assert not Orthogonal.geodesic
+    assert not Orthogonal().traits.geodesic
 
 
 def test_a_word_is_joined_where_it_may_be():
     numbers = [(1.0,), (2.0,), (3.0,), (0.5, 0.0), (4.0,), (6.0,), (0.1, 1.0), (7.0,)]
     draws = [None, None, None, None, None, None, 6, None]
-    word, values, kept = zip(*joined(list(zip("BAAOAAOA", numbers, draws, strict=True))), strict=True)
+    word, values, kept = zip(*joined([Ready(*op) for op in zip("BAAOAAOA", numbers, draws, strict=True)]), strict=True)
     assert "".join(word) == "BAOOA"
     assert values == ((1.0,), (2.0 + 3.0 + 0.5 * 4.0 + 0.5 * 6.0,), (0.5, 0.0), (0.1, 1.0), (7.0,))
     assert kept == (None, None, None, 6, None)

@@ -12,11 +12,11 @@ systems: 1e-9 leaves four digits for it.
 import pytest
 import torch
 
-from tests.law.mechanics import SYSTEMS, Motion
+from tests.law.mechanics import NAMES, Motion
 
 
-@pytest.mark.parametrize("word", ["BAOAB", "BAAOAAB", "OBABO"])
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("word", ["BAOAB", "OBABO"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_way_back_is_the_way(name, word):
     motion = Motion(name, h=0.1, word=word)
     start, momenta = motion.q.detach().clone(), [motion.state[slot].clone() for slot in motion.momenta]

@@ -1,7 +1,7 @@
 """OBA at τ = 0 *is* torch.optim.SGD with momentum: μ = e^{−γh}, lr = h², to rounding, on a network in training.
 
 With v = −p/h, O gives p ← μp, B adds −h∇L, so v ← μv + ∇L; A moves θ by hp = −h²v. The two programs round
-differently, and training amplifies what they round: up to 300 roundings were seen after a thousand steps of
+differently, and training amplifies what they round: up to 300 roundings were seen after five hundred steps of
 a net that learns its task, and 3000 are allowed. In double precision a factor of 1 + 1e-11 would show.
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from holonom import Langevin
 
-STEPS = 1000
+STEPS = 500
 
 
 def task(dtype):
@@ -47,8 +47,10 @@ def train(model, optimizer, dtype):
     return sum(losses[:50]) / 50, sum(losses[-50:]) / 50
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
-@pytest.mark.parametrize(("momentum", "decay"), [(0.9, 0.0), (0.9, 1e-2), (0.0, 1e-2)])
+@pytest.mark.parametrize(
+    ("momentum", "decay", "dtype"),
+    [(0.9, 0.0, torch.float64), (0.9, 1e-2, torch.float64), (0.0, 1e-2, torch.float64), (0.9, 1e-2, torch.float32)],
+)
 def test_oba_without_noise_is_sgd_with_momentum(momentum, decay, dtype):
     ours = net(dtype)
     theirs = copy.deepcopy(ours)

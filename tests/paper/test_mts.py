@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from holonom._training.stepper import Stepper
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holonom import Ensemble, Multirate
+from holonom._training.stepper import Stepper
 from holonom.batches import Shuffled
 from holonom.data import Corpus
 from holonom.experiments.base import find

@@ -142,10 +142,9 @@ SHARED = parameter([1.0, 2.0])
 PARAMETERS = [
     ([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], TypeError, "torch.complex64"),
     ([torch.ones(2, dtype=torch.int64)], TypeError, "torch.int64"),
-    ([SHARED, SHARED], ValueError, "a parameter of shape (2,) was given twice"),
-    ([{"params": [SHARED]}, {"params": [SHARED]}], ValueError, "was given twice"),
-    ([3.0], TypeError, "parameters must be tensors, got float"),
-    ([{"params": {SHARED}}], TypeError, "parameters need an order"),
+    ([{"params": [SHARED]}, {"params": [SHARED]}], ValueError, "one of shape (2,) was given twice"),
+    ([3.0], TypeError, "one of the params is float"),
+    ([{"params": {SHARED}}], TypeError, "ordered collections: give a list"),
     ([], ValueError, "empty parameter list"),
 ]
 

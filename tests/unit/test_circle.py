@@ -71,12 +71,11 @@ def test_underdamped_words(normals, rng, word, radius, synchronize):
     agree(setup.optimizer, each(slope), textbook(word, table, state), setup.read, synchronize)
 
 
-@pytest.mark.parametrize("foreach", [None, False])
 @pytest.mark.parametrize("temperature", [0.0, 0.3])
 @pytest.mark.parametrize("radius", RADII)
-def test_overdamped_step(normals, rng, radius, temperature, foreach):
+def test_overdamped_step(normals, rng, radius, temperature):
     """(4.47); with r = 0.05 and τ = 0.3 a step goes many times around, through every quadrant of atan2."""
-    setup = Setup(rng, RADII[radius], "L", temperature=temperature, foreach=foreach)
+    setup = Setup(rng, RADII[radius], "L", temperature=temperature)
 
     def step(state, h):
         noise = normals.oracle(SHAPE), normals.oracle(SHAPE, part=1)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from holonom.files import load, save
 
+from holonom._files import load, save
 from holonom.errors import CheckpointError
 
 

@@ -93,12 +93,11 @@ def test_every_word_of_up_to_four_letters(normals, rng, word, synchronize):
 
 
 @pytest.mark.parametrize("synchronize", [False, True])
-@pytest.mark.parametrize("foreach", [None, False])
 @pytest.mark.parametrize("friction", [0.0, 0.7, float("inf")])
 @pytest.mark.parametrize("word", WORDS)
-def test_words_at_every_friction(normals, rng, word, friction, foreach, synchronize):
+def test_words_at_every_friction(normals, rng, word, friction, synchronize):
     physics = dict(PHYSICS, friction=friction)
-    optimizer, read, state = start(rng, word, foreach=foreach, **physics)
+    optimizer, read, state = start(rng, word, **physics)
     agree(optimizer, jointly(slope), textbook(word, flat_letters(normals, physics), state), read, synchronize)
 
 
@@ -149,12 +148,11 @@ def test_adaptive_langevin_is_its_explicit_formula(normals, rng):
     agree(optimizer, each(slope), repeat(step, (q, 0 * q, 0.0)), read, synchronize=True)
 
 
-@pytest.mark.parametrize("foreach", [None, False])
 @pytest.mark.parametrize("temperature", [0.0, 0.3])
 @pytest.mark.parametrize("word", ["L", "M"])
-def test_overdamped_steps(normals, rng, word, temperature, foreach):
+def test_overdamped_steps(normals, rng, word, temperature):
     q = rng.standard_normal(5)
-    optimizer = Langevin([parameter(q)], lr=1.0, scheme=word, temperature=temperature, foreach=foreach)
+    optimizer = Langevin([parameter(q)], lr=1.0, scheme=word, temperature=temperature)
 
     def step(state, h):
         q, last = state

@@ -22,16 +22,12 @@ def draw(*key, shape=SHAPE, dtype=torch.float64):
 
 
 KEY = (3, 14, 1, 5, 0)
+SEED, STEP = range(2)
+CHANGES = [(position, 1) for position in range(5)] + [(position, -1) for position in range(4)]
+CHANGES += [(SEED, 2**32), (SEED, -(2**40)), (STEP, 2**31)]
 
 
-def test_the_same_key_draws_the_same():
-    first = draw(*KEY)
-    draw(*KEY[:-1], 1)
-    assert torch.equal(first, draw(*KEY))
-
-
-@pytest.mark.parametrize("position", range(5))
-@pytest.mark.parametrize("change", [1, -1, 2**32, -(2**40)])
+@pytest.mark.parametrize(("position", "change"), CHANGES)
 def test_another_key_draws_independently(position, change):
     other = list(KEY)
     other[position] += change
@@ -44,20 +40,6 @@ def test_swapped_keys_are_different_keys():
     assert mix(0, 0) != mix(0)
     many = {mix(a, b, c) for a in range(20) for b in range(-20, 20) for c in range(20)}
     assert len(many) == 20 * 40 * 20
-
-
-def test_draws_are_standard_normal():
-    x = array(draw(*KEY, shape=torch.Size([100_000])))
-    assert abs(x.mean()) < 5 / np.sqrt(1e5)
-    assert abs(x.var() - 1) < 5 * np.sqrt(2 / 1e5)
-    assert abs((x**4).mean() - 3) < 5 * np.sqrt(96 / 1e5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(), (0,), (3, 4)])
-def test_shape_and_dtype_are_those_asked_for(shape, dtype):
-    x = draw(*KEY, shape=torch.Size(shape), dtype=dtype)
-    assert (x.shape, x.dtype) == (shape, dtype)
 
 
 def energy(params):
@@ -105,8 +87,11 @@ def keys(monkeypatch):
 
 
 @pytest.mark.parametrize("synchronize", [False, True])
-@pytest.mark.parametrize("word", ["BAOAB", "OBABO", "ABO", "BACDEDCAB", "BAFEFAB", "L"])
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize(
+    ("word", "space"),
+    [(word, "sphere") for word in ("BAOAB", "OBABO", "ABO", "BACDEDCAB", "BAFEFAB", "L")]
+    + [(word, space) for word in ("OBABO", "L") for space in SPACES if space != "sphere"],
+)
 def test_no_key_is_used_twice(keys, space, word, synchronize):
     run(SPACES[space], word, synchronize=synchronize)
     assert len(keys) == len(set(keys)) > 0
@@ -168,7 +153,7 @@ def test_seeds_differ():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_forked_process_draws_as_its_parent_does():
-    wanted = draw(*KEY, shape=torch.Size([noise.CHUNK + 1]))
+    wanted = draw(*KEY, shape=torch.Size([100_000]))
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # ends a child that waits for threads it does not have

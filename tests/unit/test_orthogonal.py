@@ -55,7 +55,8 @@ class Setup:
         space = Orthogonal(view=name, iterations=iterations)
         self.optimizer = Langevin(self.params, lr=1.0, scheme=word, constraint=space, **options)
         self.states = [self.optimizer.state[p] for p in self.params]
-        if word == "L":
+        self.overdamped = word == "L"
+        if self.overdamped:
             return
         self.turning = self.stack[1] == self.stack[2] and iterations is None
         self.strict = iterations is not None
@@ -80,7 +81,7 @@ class Setup:
 
     def read(self):
         q = np.concatenate([self.matrices(array(p)) for p in self.params])
-        if not self.states[0]:
+        if self.overdamped:
             return (q,)
         p = np.concatenate([self.matrices(array(s[self.momentum])) for s in self.states])
         return q, q @ p if self.turning else p, thermostat_of(self.optimizer)
@@ -191,12 +192,11 @@ def test_few_iterations_differ_from_the_two_gradient_form_by_less_than_they_leav
     assert residual < 1e-2
 
 
-@pytest.mark.parametrize("foreach", [None, False])
 @pytest.mark.parametrize("temperature", [0.0, 0.02])
 @pytest.mark.parametrize("iterations", [None, 1, 2, 5])
 @pytest.mark.parametrize("view", VIEWS)
-def test_overdamped_step(normals, rng, view, iterations, temperature, foreach):
-    setup = Setup(rng, view, "L", iterations, temperature=temperature, foreach=foreach)
+def test_overdamped_step(normals, rng, view, iterations, temperature):
+    setup = Setup(rng, view, "L", iterations, temperature=temperature)
 
     def step(state, h):
         def one(q, g, noise):
@@ -255,7 +255,7 @@ def test_large_matrices_alone_and_small_ones_together(word, monkeypatch):
     """Stacked or one after the other, they go the same way."""
 
     def trained(large):
-        monkeypatch.setattr("holonom.cell.LARGE", large)
+        monkeypatch.setattr("holonom._step.buckets.MAX_STACKED", large)
         draw = torch.Generator().manual_seed(0)
         weights = [torch.randn(4, 7, generator=draw, dtype=torch.float64) for _ in range(3)]
         params = [torch.nn.Parameter(torch.linalg.qr(w.mT).Q.mT.contiguous()) for w in weights]

@@ -6,6 +6,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
+from tests.injected import inject
 
 from .harness import Normals, array, close, parameter
 
@@ -64,7 +65,7 @@ def run(params, space, word, options, steps=2):
 
 def agree(monkeypatch, rng, space, word, names, tensors=1):
     normals = Slices()
-    monkeypatch.setattr("holonom.cell.normal", normals.library)
+    inject(monkeypatch, normals.library)
     starts = [0.3 * rng.standard_normal((COUNT, 3, 2)) for _ in range(tensors)]
     ladders = {name: torch.tensor(LADDERS[name], dtype=torch.float64) for name in names}
     many = run([parameter(x) for x in starts], SPACES[space][0], word, {**BASE, **ladders})

@@ -149,7 +149,7 @@ def test_compiling_is_cached_and_schemes_are_values():
         compile_word("BA").word = "OBA"
 
 
-def test_every_letter_has_a_meaning_and_a_flow():
-    from holonom.flows import LETTERS
+def test_every_letter_has_a_meaning_and_coefficients():
+    from holonom._step.letters import LETTERS
 
     assert set(MEANING) == set(LETTERS) | {"E"}

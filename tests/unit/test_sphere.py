@@ -86,12 +86,11 @@ def test_underdamped_words(normals, rng, case, slack, word):
     agree(setup.optimizer, each(slope), steps, setup.read, synchronize=case == "radius per row")
 
 
-@pytest.mark.parametrize("foreach", [None, False])
 @pytest.mark.parametrize("temperature", [0.0, 0.3])
 @pytest.mark.parametrize("slack", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_overdamped_step(normals, rng, case, slack, temperature, foreach):
-    setup = Setup(rng, case, slack, "L", temperature=temperature, foreach=foreach)
+def test_overdamped_step(normals, rng, case, slack, temperature):
+    setup = Setup(rng, case, slack, "L", temperature=temperature)
 
     def step(state, h):
         return (oracle.sphere_od_step(state[0], setup.slope, h, temperature, setup.draw(normals), setup.r),)

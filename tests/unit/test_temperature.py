@@ -89,7 +89,7 @@ def test_bad_schedules() -> None:
 def test_simulated_tempering_visits_both_wells_and_resumes() -> None:
     """A double well 8(x² − 1)² that a chain at τ = 0.4 never leaves; on the ladder it crosses."""
 
-    def run(ladder: list[float], steps: int = 4000) -> tuple[set[bool], SimulatedTempering]:
+    def run(ladder: list[float], steps: int = 2500) -> tuple[set[bool], SimulatedTempering]:
         x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
         opt = Langevin([x], 0.1, friction=1.0, temperature=ladder[0])
         tempering = SimulatedTempering(opt, ladder, every=5)
@@ -107,7 +107,7 @@ def test_simulated_tempering_visits_both_wells_and_resumes() -> None:
     assert run([0.4, 0.8])[0] == {True}
     seen, tempering = run([0.4, 1.0, 2.5, 6.0])
     assert seen == {True, False}
-    assert all(visits > 50 for visits in tempering.visits)
+    assert all(visits > 30 for visits in tempering.visits)
     again = SimulatedTempering(optimizer(), tempering.ladder, every=5)
     again.load_state_dict(tempering.state_dict())
     assert again.rung == tempering.rung

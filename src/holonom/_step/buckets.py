@@ -71,7 +71,7 @@ class Bucket:
     # ── views ────────────────────────────────────────────────────────────────────────────────────
 
     def refresh(self) -> bool:
-        """Make the views again if the memory of parameters or state, or a radius, has changed; returns whether it has."""
+        """Make the views again if a radius, or the memory of parameters or state, has changed; returns whether."""
         radius = getattr(self.space, "radius", None)  # views hold it, in the parameter's precision
         memory: list[Any] = [(id(radius), version(radius)) if isinstance(radius, Tensor) else radius]
         memory += [torch.is_inference_mode_enabled()]

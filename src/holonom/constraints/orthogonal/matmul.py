@@ -18,7 +18,7 @@ def is_blocked(a: Tensor) -> bool:
 
 def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
     """a·b where that is symmetric: of a large matrix, the blocks above the diagonal are copies of those below."""
-    if not is_blocked(a):
+    if not is_blocked(a) or a.requires_grad or b.requires_grad:  # autograd cannot follow what is written into place
         return torch.matmul(a, b)
     side = a.shape[0]
     whole = a.new_empty(side, side)

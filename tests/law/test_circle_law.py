@@ -24,7 +24,7 @@ CHAINS, RADIUS, TEMPERATURE = 20_000, 0.7, 0.5
 
 # word: (h without potential; with potential: h, burn-in time, run time, allowed bias)
 WORDS = {
-    "BAOAB": (0.6, 0.15, 12, 24, 0.001),
+    "BAOAB": (0.6, 0.15, 12, 12, 0.001),
     "OBA": (0.6, 0.03, 12, 12, 0.015),
     "ABO": (0.6, 0.03, 12, 12, 0.015),
     "L": (0.3, 0.02, 8, 8, 0.01),
@@ -46,7 +46,7 @@ def run(word, h, slope, burn, steps, every):
 
 @pytest.mark.parametrize("word", WORDS)
 def test_without_a_potential_a_weight_has_the_arcsine_law(word):
-    averages, final = run(word, WORDS[word][0], slope=0.0, burn=40, steps=120, every=3)
+    averages, final = run(word, WORDS[word][0], slope=0.0, burn=40, steps=60, every=3)
     assert_agree(averages, [0, 1 / 2, 0, 3 / 8, 0], resolution=0.01)
     # The final weights are independent draws; Kolmogorov–Smirnov at 1e-6 resolves 2.7/√n = 0.019 in the distribution.
     assert kstest((final / RADIUS).numpy(), "arcsine", args=(-1, 2)).pvalue > 1e-6

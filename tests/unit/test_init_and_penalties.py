@@ -1,13 +1,14 @@
-"""Initialisers start on the manifold with the right law; the soft penalty is the papers' formula."""
+"""Initialisers start on the manifold with the right law; the penalty is the papers' formula."""
 
 import math
+import sys
 import warnings
 
 import pytest
 import torch
 from torch import nn
 
-from holonom import Ensemble, Langevin, init, soft
+from holonom import Ensemble, Langevin, init, penalties
 from holonom.constraints import Circle, Orthogonal, Sphere
 from holonom.errors import ConstraintError
 
@@ -59,34 +60,41 @@ def test_orthogonal_penalty_formula_and_gradient() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 6), nn.Linear(6, 2))
     w = model[1].weight
-    penalty = soft.orthogonal_penalty(model, 0.05)
+    penalty = penalties.orthogonal_penalty(model, 0.05)
     expected = 0.05 * (w.T @ w - torch.eye(4)).square().sum()
     assert penalty.item() == pytest.approx(expected.item())
     penalty.backward()
     assert torch.allclose(w.grad, 0.05 * 4 * w @ (w.T @ w - torch.eye(4)), atol=1e-6)
     assert model[0].weight.grad is None
-    every = soft.orthogonal_penalty(model, 1.0, layers="all")
-    by_hand = soft.orthogonal_penalty([m.weight for m in model], 1.0)
+    every = penalties.orthogonal_penalty(model, 1.0, layers="all")
+    by_hand = penalties.orthogonal_penalty([m.weight for m in model], 1.0)
     assert every.item() == pytest.approx(by_hand.item())
     wide = torch.randn(2, 5)
-    assert soft.orthogonal_penalty([wide], 1.0).item() == pytest.approx(
+    assert penalties.orthogonal_penalty([wide], 1.0).item() == pytest.approx(
         (wide @ wide.T - torch.eye(2)).square().sum().item(), rel=1e-5
     )
 
 
+def test_the_old_module_warns_and_works() -> None:
+    sys.modules.pop("holonom.soft", None)
+    with pytest.warns(DeprecationWarning, match=r"holonom\.penalties"):
+        from holonom.soft import orthogonal_penalty
+    assert orthogonal_penalty is penalties.orthogonal_penalty
+
+
 def test_bad_penalty() -> None:
     with pytest.raises(ValueError, match="layers='all'"):
-        soft.orthogonal_penalty(nn.Linear(2, 2), 1.0)
+        penalties.orthogonal_penalty(nn.Linear(2, 2), 1.0)
     with pytest.raises(ValueError, match="layers must be"):
-        soft.orthogonal_penalty(nn.Linear(2, 2), 1.0, layers="some")
-    assert math.isfinite(soft.orthogonal_penalty(nn.Linear(2, 2), 1.0, layers="all").item())
+        penalties.orthogonal_penalty(nn.Linear(2, 2), 1.0, layers="some")
+    assert math.isfinite(penalties.orthogonal_penalty(nn.Linear(2, 2), 1.0, layers="all").item())
 
 
 @pytest.mark.parametrize("make", [lambda: [nn.Linear(4, 4)], lambda: [nn.Conv1d(4, 4, 3)]])
 def test_the_penalty_of_an_ensemble_is_the_sum_over_replicas(make) -> None:
     ensemble = Ensemble(lambda: nn.Sequential(*[layer for _ in range(3) for layer in make()]), 3)
-    alone = sum(soft.orthogonal_penalty(ensemble.alone(i), 0.5) for i in range(3))
-    torch.testing.assert_close(soft.orthogonal_penalty(ensemble, 0.5), alone)
+    alone = sum(penalties.orthogonal_penalty(ensemble.alone(i), 0.5) for i in range(3))
+    torch.testing.assert_close(penalties.orthogonal_penalty(ensemble, 0.5), alone)
 
 
 def test_sphere_says_what_it_cannot_fill() -> None:

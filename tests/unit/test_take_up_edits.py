@@ -1,4 +1,4 @@
-"""In-place edits between steps (loading, clamping, averaging) are where the next step starts from."""
+"""How an edit is taken up, space by space: where it lands, once, and not at all if the values are those there were."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def run(case, word, steps, temperature=0.1):
 
 @pytest.mark.parametrize("steps", [0, 3])
 @pytest.mark.parametrize("kind", ["on", "off"])
-@pytest.mark.parametrize("word", ["BAOAB", "OBA", "L"])
+@pytest.mark.parametrize("word", ["BAOAB", "L"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_starts_from_the_edited_weights(case, word, kind, steps):
     """With a step too short to matter, what is left is the edit, landed."""
