@@ -84,9 +84,7 @@ def quadratic(word, noise, driving=0.2, **options):
     return averages, friction
 
 
-@pytest.mark.parametrize(
-    ("word", "noise", "driving"), [("BACDEDCAB", 0.0, 0.8), ("BACDEDCAB", 4.0, 0.2), ("BAFEFAB", 4.0, 0.2)]
-)
+@pytest.mark.parametrize(("word", "noise", "driving"), [("BACDEDCAB", 0.0, 0.8), ("BAFEFAB", 4.0, 0.2)])
 def test_a_quadratic_keeps_its_temperature(word, noise, driving):
     averages, friction = quadratic(word, noise, driving)
     assert_agree(averages, [kinetic_for(noise), 1], resolution=0.03, bias=0.01)
@@ -114,7 +112,9 @@ MANIFOLDS = {
 }
 
 
-@pytest.mark.parametrize(("name", "word"), [*((name, "BACDEDCAB") for name in MANIFOLDS), ("sphere", "BAFEFAB")])
+@pytest.mark.parametrize(
+    ("name", "word"), [("sphere", "BAFEFAB"), *((name, "BACDEDCAB") for name in MANIFOLDS if name != "sphere")]
+)
 def test_layers_on_a_manifold_have_the_temperature_each(name, word):
     """One thermostat, two layers of different shape: equipartition gives both the same temperature."""
     space, shapes, freedoms, noise, driving = MANIFOLDS[name]

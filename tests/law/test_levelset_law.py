@@ -73,9 +73,9 @@ def test_the_test_can_tell_the_measures_apart():
 @pytest.mark.parametrize(
     ("word", "direction", "h", "burn", "steps", "chains", "bias"),
     [
-        ("BAOAB", "new", 0.3, 25, 40, 4000, 0.005),
-        ("OBA", "new", 0.05, 100, 70, 5000, 0.02),
-        ("L", "old", 0.01, 60, 150, 4000, 0.01),
+        ("BAOAB", "new", 0.3, 25, 40, 2500, 0.005),
+        ("OBA", "new", 0.05, 100, 70, 3500, 0.02),
+        ("L", "old", 0.01, 60, 150, 3000, 0.01),
         ("L", "new", 0.01, 60, 100, 2500, 0.01),
     ],
 )
@@ -91,5 +91,5 @@ def test_an_ellipse_carries_arc_length(word, direction, h, burn, steps, chains, 
 def test_slack_adds_a_dimension():
     points, weights = cap()
     inside = weights * (ellipse(points.T) < -0.01)  # chains start away from ξ = 0, where they would be moved inside
-    averages = run(LevelSet(ellipse, slack=True, batch_dims=1), points, inside, "BAOAB", 0.3, 25, 50, 4000)
+    averages = run(LevelSet(ellipse, slack=True, batch_dims=1), points, inside, "BAOAB", 0.3, 25, 50, 2500)
     assert_agree(averages, weights @ moments(points), resolution=0.03, bias=0.005)

@@ -73,7 +73,7 @@ def test_nothing_drifts_off_the_manifold(space, shape, word, h):
 @pytest.mark.parametrize("steps", [200, pytest.param(10_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("g", "slack"), [(ellipsoid, False), (ball, True)])
 def test_nothing_drifts_off_a_level_set(g, slack, steps):
-    """Fewer steps unless asked for: differentiating a user's function makes each twenty times as long.
+    """Fewer steps by default: differentiating a user's function makes each twenty times as long.
 
     And fewer say as much: every drift ends with Newton's iteration on g itself, from wherever it starts, and
     every momentum is projected at the point reached. Nothing of a step's error is left to the next one.

@@ -36,7 +36,7 @@ def test_residuals_stay_within_a_millionth(word, lr, shape):
     params = [weight(shape, seed) for seed in range(2)]
     opt = Langevin(params, lr, scheme=word, constraint=Orthogonal())
     gradients = [gradient(shape, 5 if min(shape) > 10 else 1, seed) for seed in range(2)]
-    for _ in range(80):
+    for _ in range(50):
         for p, g in zip(params, gradients, strict=True):
             p.grad = g
         opt.step()
@@ -101,7 +101,7 @@ def test_weights_at_a_minimum_stay_there(shape, word):
     q = torch.nn.Parameter(basis[:, :columns].float())
     start = q.detach().double()
     opt = Langevin([q], 1e-4 if word == "L" else 1e-2, scheme=word, friction=1.0, constraint=Orthogonal())
-    for _ in range(2000 if rows < 100 else 150):
+    for _ in range(1500 if rows < 100 else 100):
         q.grad = form.float() @ q.detach()
         opt.step()
     assert float((q.detach().double() - start).abs().max()) < 5e-6

@@ -8,7 +8,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import Circle
-from tests import oracle
+from tests import manifold_oracle
 
 from .harness import COLD, PHYSICS, WORDS, agree, array, close, each, letters, parameter, repeat, slope, textbook
 from .harness import thermostat as thermostat_of
@@ -58,10 +58,10 @@ def test_underdamped_words(normals, rng, word, radius, synchronize):
         return np.stack(four[:2]), np.stack(four[2:])
 
     table = letters(
-        drift=lambda q, p, t: pair(oracle.c_cola_ud_a(*q, *p, t, r)),
-        kick=lambda q, p, t: pair(oracle.c_cola_ud_b(*q, *p, slope, t, r)),
-        ornstein_uhlenbeck=lambda q, p, t, noise: pair(oracle.c_cola_ud_o(*q, *p, t, *numbers, noise, r)),
-        project=lambda q, p: np.stack(oracle.c_cola_project(*q, *p, r)),
+        drift=lambda q, p, t: pair(manifold_oracle.c_cola_ud_a(*q, *p, t, r)),
+        kick=lambda q, p, t: pair(manifold_oracle.c_cola_ud_b(*q, *p, slope, t, r)),
+        ornstein_uhlenbeck=lambda q, p, t, noise: pair(manifold_oracle.c_cola_ud_o(*q, *p, t, *numbers, noise, r)),
+        project=lambda q, p: np.stack(manifold_oracle.c_cola_project(*q, *p, r)),
         draw=lambda q: setup.along(q, normals.oracle(SHAPE)),
         freedom=r.size,  # two coordinates and one constraint a weight
         physics=PHYSICS,
@@ -79,7 +79,7 @@ def test_overdamped_step(normals, rng, radius, temperature):
 
     def step(state, h):
         noise = normals.oracle(SHAPE), normals.oracle(SHAPE, part=1)
-        return (np.stack(oracle.c_cola_od_step(*state[0], slope, h, temperature, noise, setup.r)),)
+        return (np.stack(manifold_oracle.c_cola_od_step(*state[0], slope, h, temperature, noise, setup.r)),)
 
     agree(setup.optimizer, each(slope), repeat(step, setup.read()), setup.read)
 
@@ -97,7 +97,7 @@ def test_overdamped_weights_reach_the_far_half_of_their_circles(rng):
 def test_rotation_is_exact_through_whole_turns(rng, turns):
     setup = Setup(rng, 0.7, "OBA", speed=2 * math.pi * turns, **dict(COLD, friction=0.0))
     q, p, _ = setup.read()
-    states = repeat(lambda s, h: (*oracle.c_cola_ud_a(*s[:2], *s[2:], h, setup.r),), (*q, *p), (1.0, 1.0))
+    states = repeat(lambda s, h: (*manifold_oracle.c_cola_ud_a(*s[:2], *s[2:], h, setup.r),), (*q, *p), (1.0, 1.0))
     expected = [(np.stack(s[:2]), np.stack(s[2:]), 0.0) for s in states]
     agree(
         setup.optimizer,

@@ -7,7 +7,7 @@ import torch
 from holonom import Langevin
 from holonom.constraints import LevelSet
 from holonom.constraints.jacobian import linearised
-from tests import oracle
+from tests import manifold_oracle
 
 from .harness import PHYSICS, THERMOSTATS, agree, array, each, letters, parameter, repeat, slope, textbook
 from .harness import thermostat as thermostat_of
@@ -60,7 +60,7 @@ class Setup:
         self.shape, batch_dims = SHAPES[layout]
         blocks = rng.standard_normal((self.count, 4))
         _, plain, jacobian = SETS[name]
-        blocks = np.stack([oracle.return_along_new(q, plain, jacobian) for q in blocks])
+        blocks = np.stack([manifold_oracle.return_along_new(q, plain, jacobian) for q in blocks])
         if slack:
             inside = np.array([0.05, 0.05, -0.2, 0.1])
             blocks = inside + 0.7 * (blocks - inside)
@@ -71,7 +71,7 @@ class Setup:
         if word != "L":
             q = self.read()[0]
             p = self.per_block(
-                lambda x, y: (oracle.level_set_project(x, y, self.jacobian),), q, rng.standard_normal(q.shape)
+                lambda x, y: (manifold_oracle.level_set_project(x, y, self.jacobian),), q, rng.standard_normal(q.shape)
             )[0]
             self.state["momentum"].copy_(torch.from_numpy(0.5 * p[:, :4].reshape(self.shape)))
             if slack:
@@ -120,16 +120,16 @@ def table(setup, normals):
     j, each_block = setup.jacobian, setup.per_block
 
     def ornstein_uhlenbeck(q, p, t, noise):
-        return each_block(lambda x, y, r: oracle.level_set_o(x, y, j, t, *NUMBERS, r), q, p, noise)
+        return each_block(lambda x, y, r: manifold_oracle.level_set_o(x, y, j, t, *NUMBERS, r), q, p, noise)
 
     def kick(q, p, t):
-        return each_block(lambda x, y, f: oracle.level_set_b(x, y, lambda _: f, j, t), q, p, setup.slope(q))
+        return each_block(lambda x, y, f: manifold_oracle.level_set_b(x, y, lambda _: f, j, t), q, p, setup.slope(q))
 
     return letters(
-        drift=lambda q, p, t: each_block(lambda x, y: oracle.level_set_a(x, y, setup.g, j, t), q, p),
+        drift=lambda q, p, t: each_block(lambda x, y: manifold_oracle.level_set_a(x, y, setup.g, j, t), q, p),
         kick=kick,
         ornstein_uhlenbeck=ornstein_uhlenbeck,
-        project=lambda q, p: each_block(lambda x, y: (oracle.level_set_project(x, y, j),), q, p)[0],
+        project=lambda q, p: each_block(lambda x, y: (manifold_oracle.level_set_project(x, y, j),), q, p)[0],
         draw=lambda q: setup.draw(normals),
         freedom=setup.count * (4 if setup.slack else 4 - setup.m),
         physics=WARM,
@@ -159,7 +159,7 @@ def test_other_words(normals, rng, word, slack):
 def test_overdamped_step(normals, rng, direction, name, layout, temperature, slack):
     """(4.41) along the gradients at the old point, (4.42) at the new one."""
     setup = Setup(rng, name, layout, slack, "L", direction, temperature=temperature)
-    one_step = {"old": oracle.level_set_od_along_old, "new": oracle.level_set_od_along_new}[direction]
+    one_step = {"old": manifold_oracle.level_set_od_along_old, "new": manifold_oracle.level_set_od_along_new}[direction]
 
     def step(state, h):
         def one(x, f, noise):

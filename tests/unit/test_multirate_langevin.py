@@ -12,7 +12,7 @@ from holonom.constraints import Circle, Orthogonal, Sphere
 from holonom.multirate import Multirate, MultirateLangevin
 from holonom.multirate.spread import spread
 from holonom.scheme import compile_word
-from tests import multirate_oracle, oracle
+from tests import manifold_oracle, multirate_oracle, oracle
 from tests.multirate_problem import agree, gradient, loss, parameters, train, values
 
 from .harness import array, close, parameter, slope
@@ -161,8 +161,10 @@ def test_a_slow_circle_rotates_at_every_step():
         opt.step()
         if t % every == 0:
             time = every * H * (1 if t else 0.5)
-            theta, slack, p_theta, p_slack = oracle.c_cola_ud_b(theta, slack, p_theta, p_slack, slope, time, radius)
-        theta, slack, p_theta, p_slack = oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, H, radius)
+            theta, slack, p_theta, p_slack = manifold_oracle.c_cola_ud_b(
+                theta, slack, p_theta, p_slack, slope, time, radius
+            )
+        theta, slack, p_theta, p_slack = manifold_oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, H, radius)
         close(array(q), theta)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests import oracle
+from tests import manifold_oracle, oracle
 
 H, FRICTION, TEMPERATURE = 0.1, 0.7, 0.3
 
@@ -116,20 +116,20 @@ def circle_constraint(radius):
 def on_circles(rng, radius):
     angle = rng.uniform(-np.pi, np.pi, radius.size)
     theta, slack = radius * np.cos(angle), radius * np.sin(angle)
-    return theta, slack, *oracle.c_cola_project(theta, slack, *rng.standard_normal((2, radius.size)), radius)
+    return theta, slack, *manifold_oracle.c_cola_project(theta, slack, *rng.standard_normal((2, radius.size)), radius)
 
 
 def test_circle_letters_stay_on_the_circle_and_tangent(rng):
     radius = np.array([0.05, 1.0, 1.0, 5.0])
     state = on_circles(rng, radius)
     energy = state[2] ** 2 + state[3] ** 2
-    turned = oracle.c_cola_ud_a(*state, H, radius)
+    turned = manifold_oracle.c_cola_ud_a(*state, H, radius)
     close(turned[2] ** 2 + turned[3] ** 2, energy)
     for _ in range(50):
         letters = {
-            "A": lambda s, t: oracle.c_cola_ud_a(*s, t, radius),
-            "B": lambda s, t: oracle.c_cola_ud_b(*s, anharmonic, t, radius),
-            "O": lambda s, t: oracle.c_cola_ud_o(*s, t, FRICTION, 0.01, rng.standard_normal((2, 4)), radius),
+            "A": lambda s, t: manifold_oracle.c_cola_ud_a(*s, t, radius),
+            "B": lambda s, t: manifold_oracle.c_cola_ud_b(*s, anharmonic, t, radius),
+            "O": lambda s, t: manifold_oracle.c_cola_ud_o(*s, t, FRICTION, 0.01, rng.standard_normal((2, 4)), radius),
         }
         state = oracle.compose("BAOAB", letters, state, H)
         theta, slack, p_theta, p_slack = state
@@ -148,7 +148,7 @@ def test_level_set_and_sphere_on_circles_are_the_circle_formulas(rng):
     def grad(x):
         return np.concatenate([np.sin(x[:4]), np.zeros(4)])
 
-    row_grad, row_noise = oracle.slack_blind(np.sin), noise.T
+    row_grad, row_noise = manifold_oracle.slack_blind(np.sin), noise.T
 
     def agree(circle, level, sphere):
         close(np.concatenate(circle), level)
@@ -156,34 +156,34 @@ def test_level_set_and_sphere_on_circles_are_the_circle_formulas(rng):
 
     for h in (H, 4.0):  # 4.42 returns from any distance
         agree(
-            oracle.c_cola_od_step(theta, slack, np.sin, h, TEMPERATURE, noise, radius),
-            oracle.level_set_od_along_new(q, grad, constraint, jacobian, h, TEMPERATURE, flat),
-            oracle.sphere_od_step(rows, row_grad, h, TEMPERATURE, row_noise, radius),
+            manifold_oracle.c_cola_od_step(theta, slack, np.sin, h, TEMPERATURE, noise, radius),
+            manifold_oracle.level_set_od_along_new(q, grad, constraint, jacobian, h, TEMPERATURE, flat),
+            manifold_oracle.sphere_od_step(rows, row_grad, h, TEMPERATURE, row_noise, radius),
         )
     agree(
-        oracle.c_cola_ud_b(theta, slack, p_theta, p_slack, np.sin, H, radius)[2:],
-        oracle.level_set_b(q, p, grad, jacobian, H)[1],
-        oracle.sphere_b(rows, row_p, row_grad, H, radius)[1],
+        manifold_oracle.c_cola_ud_b(theta, slack, p_theta, p_slack, np.sin, H, radius)[2:],
+        manifold_oracle.level_set_b(q, p, grad, jacobian, H)[1],
+        manifold_oracle.sphere_b(rows, row_p, row_grad, H, radius)[1],
     )
     agree(
-        oracle.c_cola_ud_o(theta, slack, p_theta, p_slack, H, FRICTION, 0.2, noise, radius)[2:],
-        oracle.level_set_o(q, p, jacobian, H, FRICTION, 0.2, flat)[1],
-        oracle.sphere_o(rows, row_p, H, FRICTION, 0.2, row_noise, radius)[1],
+        manifold_oracle.c_cola_ud_o(theta, slack, p_theta, p_slack, H, FRICTION, 0.2, noise, radius)[2:],
+        manifold_oracle.level_set_o(q, p, jacobian, H, FRICTION, 0.2, flat)[1],
+        manifold_oracle.sphere_o(rows, row_p, H, FRICTION, 0.2, row_noise, radius)[1],
     )
-    exact = oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, H, radius)
-    for circle, sphere in zip((exact[:2], exact[2:]), oracle.sphere_a(rows, row_p, H, radius), strict=True):
+    exact = manifold_oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, H, radius)
+    for circle, sphere in zip((exact[:2], exact[2:]), manifold_oracle.sphere_a(rows, row_p, H, radius), strict=True):
         close(np.stack(circle, axis=-1), sphere)
     # RATTLE only approximates the rotation: its error falls as h³ and it reverses exactly
     errors = [
         np.abs(
-            oracle.level_set_a(q, p, constraint, jacobian, h)[0]
-            - np.concatenate(oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, h, radius)[:2])
+            manifold_oracle.level_set_a(q, p, constraint, jacobian, h)[0]
+            - np.concatenate(manifold_oracle.c_cola_ud_a(theta, slack, p_theta, p_slack, h, radius)[:2])
         ).max()
         for h in (0.02, 0.01)
     ]
     assert 7 < errors[0] / errors[1] < 9
-    there = oracle.level_set_a(q, p, constraint, jacobian, 0.02)
-    back = oracle.level_set_a(there[0], -there[1], constraint, jacobian, 0.02)
+    there = manifold_oracle.level_set_a(q, p, constraint, jacobian, 0.02)
+    back = manifold_oracle.level_set_a(there[0], -there[1], constraint, jacobian, 0.02)
     close(back[0], q)
     close(back[1], -p, 1e-11)
 
@@ -198,31 +198,33 @@ def test_level_set_returns_solve_their_equations(rng):
     def jacobian(q):
         return np.vstack([2 * axes * q, plane])
 
-    q = oracle.return_along_new(rng.standard_normal(4), constraint, jacobian)
+    q = manifold_oracle.return_along_new(rng.standard_normal(4), constraint, jacobian)
     r = rng.standard_normal(4)
     bar = oracle.sgld(q, anharmonic, 0.02, 0.3, r)
-    old = oracle.level_set_od_along_old(q, anharmonic, constraint, jacobian, 0.02, 0.3, r)
-    new = oracle.level_set_od_along_new(q, anharmonic, constraint, jacobian, 0.02, 0.3, r)
+    old = manifold_oracle.level_set_od_along_old(q, anharmonic, constraint, jacobian, 0.02, 0.3, r)
+    new = manifold_oracle.level_set_od_along_new(q, anharmonic, constraint, jacobian, 0.02, 0.3, r)
     for point, direction in ((old, q), (new, new)):
         close(constraint(point), 0.0)
-        close(oracle.level_set_project(direction, bar - point, jacobian), 0.0)  # bar − point is normal there
+        close(manifold_oracle.level_set_project(direction, bar - point, jacobian), 0.0)  # bar − point is normal there
     assert np.abs(old - new).max() > 1e-4
-    nearby = [oracle.return_along_new(new + 1e-2 * rng.standard_normal(4), constraint, jacobian) for _ in range(50)]
+    nearby = [
+        manifold_oracle.return_along_new(new + 1e-2 * rng.standard_normal(4), constraint, jacobian) for _ in range(50)
+    ]
     assert all(np.linalg.norm(bar - new) <= np.linalg.norm(bar - x) + 1e-14 for x in nearby)
 
 
 @pytest.mark.parametrize("shape", [(7, 4), (5, 5), (3, 6)])
 def test_orthogonal_steps_converge_to_orthogonal_matrices(rng, shape):
-    q, transposed = oracle.tall(rng.standard_normal(shape))
+    q, transposed = manifold_oracle.tall(rng.standard_normal(shape))
     assert transposed == (shape == (3, 6))
     assert q.shape == (max(shape), min(shape))
     q, _ = np.linalg.qr(q)
     eye = np.eye(min(shape))
-    p = oracle.orthogonal_project(q, rng.standard_normal(q.shape))
+    p = manifold_oracle.orthogonal_project(q, rng.standard_normal(q.shape))
     noise = rng.standard_normal(q.shape)
-    moved = oracle.orthogonal_od_step(q, anharmonic, 0.02, 0.1, noise)
+    moved = manifold_oracle.orthogonal_od_step(q, anharmonic, 0.02, 0.1, noise)
     close(moved.T @ moved, eye)
-    few = [oracle.orthogonal_od_step(q, anharmonic, 0.02, 0.1, noise, iterations=k) for k in (0, 5, 200)]
+    few = [manifold_oracle.orthogonal_od_step(q, anharmonic, 0.02, 0.1, noise, iterations=k) for k in (0, 5, 200)]
     close(few[2], moved)
     assert np.abs(few[1] - moved).max() < np.abs(few[0] - moved).max()
     upper = np.triu_indices(min(shape))  # the level set with its s(s+1)/2 distinct equations says the same
@@ -239,14 +241,20 @@ def test_orthogonal_steps_converge_to_orthogonal_matrices(rng, shape):
     def grad(x):
         return anharmonic(x.reshape(q.shape)).reshape(-1)
 
-    level = oracle.level_set_od_along_old(q.ravel(), grad, constraint, jacobian, 0.02, 0.1, noise.ravel())
+    level = manifold_oracle.level_set_od_along_old(q.ravel(), grad, constraint, jacobian, 0.02, 0.1, noise.ravel())
     close(level, moved.ravel())
     for orthogonal, general in (
-        (oracle.orthogonal_a(q, p, 0.05), oracle.level_set_a(q.ravel(), p.ravel(), constraint, jacobian, 0.05)),
-        (oracle.orthogonal_b(q, p, anharmonic, H), oracle.level_set_b(q.ravel(), p.ravel(), grad, jacobian, H)),
         (
-            oracle.orthogonal_o(q, p, H, FRICTION, 0.1, noise),
-            oracle.level_set_o(q.ravel(), p.ravel(), jacobian, H, FRICTION, 0.1, noise.ravel()),
+            manifold_oracle.orthogonal_a(q, p, 0.05),
+            manifold_oracle.level_set_a(q.ravel(), p.ravel(), constraint, jacobian, 0.05),
+        ),
+        (
+            manifold_oracle.orthogonal_b(q, p, anharmonic, H),
+            manifold_oracle.level_set_b(q.ravel(), p.ravel(), grad, jacobian, H),
+        ),
+        (
+            manifold_oracle.orthogonal_o(q, p, H, FRICTION, 0.1, noise),
+            manifold_oracle.level_set_o(q.ravel(), p.ravel(), jacobian, H, FRICTION, 0.1, noise.ravel()),
         ),
     ):
         new_q, new_p = orthogonal
@@ -258,13 +266,13 @@ def test_orthogonal_steps_converge_to_orthogonal_matrices(rng, shape):
 
 def test_sphere_rows_with_slack_stay_on_their_spheres(rng):
     radius = np.array([1.0, 2.0, 0.5])
-    w = oracle.with_slack(0.1 * rng.standard_normal((3, 4)), radius)
-    p = oracle.sphere_project(w, rng.standard_normal(w.shape), radius)
-    grad = oracle.slack_blind(np.sin)
-    close(oracle.sphere_a(w, 0 * p, H, radius)[0], w)
+    w = manifold_oracle.with_slack(0.1 * rng.standard_normal((3, 4)), radius)
+    p = manifold_oracle.sphere_project(w, rng.standard_normal(w.shape), radius)
+    grad = manifold_oracle.slack_blind(np.sin)
+    close(manifold_oracle.sphere_a(w, 0 * p, H, radius)[0], w)
     for _ in range(20):
-        w, p = oracle.sphere_o(w, p, H, np.inf, 0.1, rng.standard_normal(w.shape), radius)
-        w, p = oracle.sphere_b(w, p, grad, H, radius)
-        w, p = oracle.sphere_a(w, p, H, radius)
+        w, p = manifold_oracle.sphere_o(w, p, H, np.inf, 0.1, rng.standard_normal(w.shape), radius)
+        w, p = manifold_oracle.sphere_b(w, p, grad, H, radius)
+        w, p = manifold_oracle.sphere_a(w, p, H, radius)
         close(np.linalg.norm(w, axis=-1), radius)
         close(np.sum(w * p, axis=-1), 0.0)

@@ -6,7 +6,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import Orthogonal
-from tests import oracle
+from tests import manifold_oracle, oracle
 
 from .harness import (
     COLD,
@@ -50,7 +50,7 @@ class Setup:
         self.count = count
         self.params = []
         for _ in range(count):
-            tall = [np.linalg.qr(oracle.tall(m)[0])[0] for m in rng.standard_normal(self.stack)]
+            tall = [np.linalg.qr(manifold_oracle.tall(m)[0])[0] for m in rng.standard_normal(self.stack)]
             self.params.append(parameter(self.flatten(tall)))
         space = Orthogonal(view=name, iterations=iterations)
         self.optimizer = Langevin(self.params, lr=1.0, scheme=word, constraint=space, **options)
@@ -62,7 +62,7 @@ class Setup:
         self.strict = iterations is not None
         for state, p in zip(self.states, self.params, strict=True):
             q = self.matrices(array(p))
-            tangent = np.stack([oracle.orthogonal_project(m, 0.5 * rng.standard_normal(m.shape)) for m in q])
+            tangent = np.stack([manifold_oracle.orthogonal_project(m, 0.5 * rng.standard_normal(m.shape)) for m in q])
             values = np.swapaxes(q, -1, -2) @ tangent if self.turning else tangent
             state[self.momentum].copy_(torch.from_numpy(self.flatten(values)))
 
@@ -73,7 +73,7 @@ class Setup:
 
     def matrices(self, x):
         """A parameter's tall matrices (stack, r, s)."""
-        return np.stack([oracle.tall(m)[0] for m in x.reshape(self.stack)])
+        return np.stack([manifold_oracle.tall(m)[0] for m in x.reshape(self.stack)])
 
     def flatten(self, tall):
         wide = self.stack[1] < self.stack[2]
@@ -111,16 +111,16 @@ def per_matrix(function, *stacks):
 
 def table(setup, normals, iterations):
     def kick(q, p, t):
-        # oracle.orthogonal_b asks for a gradient of one matrix: it is given the one of the whole
-        return per_matrix(lambda x, y, g: oracle.orthogonal_b(x, y, lambda _: g, t), q, p, setup.slope(q))
+        # manifold_oracle.orthogonal_b asks for a gradient of one matrix: it is given the one of the whole
+        return per_matrix(lambda x, y, g: manifold_oracle.orthogonal_b(x, y, lambda _: g, t), q, p, setup.slope(q))
 
     return letters(
-        drift=lambda q, p, t: per_matrix(lambda x, y: oracle.orthogonal_a(x, y, t, iterations), q, p),
+        drift=lambda q, p, t: per_matrix(lambda x, y: manifold_oracle.orthogonal_a(x, y, t, iterations), q, p),
         kick=kick,
         ornstein_uhlenbeck=lambda q, p, t, noise: per_matrix(
-            lambda x, y, r: oracle.orthogonal_o(x, y, t, *NUMBERS, r), q, p, noise
+            lambda x, y, r: manifold_oracle.orthogonal_o(x, y, t, *NUMBERS, r), q, p, noise
         ),
-        project=lambda q, p: per_matrix(lambda x, y: (oracle.orthogonal_project(x, y),), q, p)[0],
+        project=lambda q, p: per_matrix(lambda x, y: (manifold_oracle.orthogonal_project(x, y),), q, p)[0],
         draw=lambda q: setup.shake(q, normals),
         freedom=setup.freedom(),
         physics=WARM,
@@ -160,7 +160,7 @@ def test_the_papers_iterations_underdamped(normals, rng, view, iterations):
         q, p, xi = state
         amplitude = oracle.ornstein_uhlenbeck(0.0, t, *NUMBERS, 1.0)
         decay = oracle.ornstein_uhlenbeck(1.0, t, *NUMBERS, 0.0)
-        noise = per_matrix(lambda x, r: (oracle.orthogonal_project(x, r),), q, setup.draw(normals))[0]
+        noise = per_matrix(lambda x, r: (manifold_oracle.orthogonal_project(x, r),), q, setup.draw(normals))[0]
         return q, decay * p + amplitude * noise, xi
 
     def steps(state):
@@ -200,7 +200,7 @@ def test_overdamped_step(normals, rng, view, iterations, temperature):
 
     def step(state, h):
         def one(q, g, noise):
-            return (oracle.orthogonal_od_step(q, lambda _: g, h, temperature, noise, iterations),)
+            return (manifold_oracle.orthogonal_od_step(q, lambda _: g, h, temperature, noise, iterations),)
 
         return per_matrix(one, state[0], setup.slope(state[0]), setup.draw(normals))
 
@@ -243,7 +243,7 @@ def test_shapes_of_one_group_do_not_disturb_each_other(normals, rng):
             p.grad = torch.from_numpy(slope(array(p)))
         optimizer.step()
         matrices = [
-            oracle.orthogonal_od_step(m, slope, 0.1, 0.02, normals.oracle(m.shape, index=i))
+            manifold_oracle.orthogonal_od_step(m, slope, 0.1, 0.02, normals.oracle(m.shape, index=i))
             for i, m in enumerate(matrices)
         ]
         for p, m in zip(params, matrices, strict=True):

@@ -6,7 +6,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import Sphere
-from tests import oracle
+from tests import manifold_oracle
 
 from .harness import PHYSICS, WORDS, agree, array, close, each, letters, parameter, repeat, slope, textbook
 from .harness import thermostat as thermostat_of
@@ -39,7 +39,7 @@ class Setup:
         self.state = self.optimizer.state[self.param]
         if word != "L":
             w = self.read()[0]
-            p = oracle.sphere_project(w, speed * rng.standard_normal(w.shape), self.r)
+            p = manifold_oracle.sphere_project(w, speed * rng.standard_normal(w.shape), self.r)
             self.state["momentum"].copy_(torch.from_numpy(p[..., : self.rows[-1]].reshape(shape)))
             if slack:
                 self.state["slack_momentum"].copy_(torch.from_numpy(p[..., self.rows[-1] :]))
@@ -64,7 +64,7 @@ class Setup:
         """∂L/∂w of the whole parameter; the loss does not see the slack."""
         if not self.slack:
             return slope(w.reshape(self.shape)).reshape(self.rows)
-        return oracle.slack_blind(lambda rows: slope(rows.reshape(self.shape)).reshape(self.rows))(w)
+        return manifold_oracle.slack_blind(lambda rows: slope(rows.reshape(self.shape)).reshape(self.rows))(w)
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -74,10 +74,10 @@ def test_underdamped_words(normals, rng, case, slack, word):
     setup = Setup(rng, case, slack, word, **PHYSICS)
     r = setup.r
     table = letters(
-        drift=lambda w, p, t: oracle.sphere_a(w, p, t, r),
-        kick=lambda w, p, t: oracle.sphere_b(w, p, setup.slope, t, r),
-        ornstein_uhlenbeck=lambda w, p, t, noise: oracle.sphere_o(w, p, t, *NUMBERS, noise, r),
-        project=lambda w, p: oracle.sphere_project(w, p, r),
+        drift=lambda w, p, t: manifold_oracle.sphere_a(w, p, t, r),
+        kick=lambda w, p, t: manifold_oracle.sphere_b(w, p, setup.slope, t, r),
+        ornstein_uhlenbeck=lambda w, p, t, noise: manifold_oracle.sphere_o(w, p, t, *NUMBERS, noise, r),
+        project=lambda w, p: manifold_oracle.sphere_project(w, p, r),
         draw=lambda w: setup.draw(normals),
         freedom=np.prod(setup.rows) - (0 if slack else r.size),
         physics=PHYSICS,
@@ -93,7 +93,7 @@ def test_overdamped_step(normals, rng, case, slack, temperature):
     setup = Setup(rng, case, slack, "L", temperature=temperature)
 
     def step(state, h):
-        return (oracle.sphere_od_step(state[0], setup.slope, h, temperature, setup.draw(normals), setup.r),)
+        return (manifold_oracle.sphere_od_step(state[0], setup.slope, h, temperature, setup.draw(normals), setup.r),)
 
     agree(setup.optimizer, each(slope), repeat(step, setup.read()), setup.read)
 
@@ -104,7 +104,7 @@ def test_great_circles_go_all_the_way_round(rng, slack):
     w, p, _ = setup.read()
     speed = np.linalg.norm(p, axis=-1)
     assert (speed / 0.7 > 2 * np.pi).any()  # more than one turn a step
-    steps = ((*s, 0.0) for s in repeat(lambda s, h: oracle.sphere_a(*s, h, setup.r), (w, p), (1.0, 1.0)))
+    steps = ((*s, 0.0) for s in repeat(lambda s, h: manifold_oracle.sphere_a(*s, h, setup.r), (w, p), (1.0, 1.0)))
     agree(setup.optimizer, each(np.zeros_like), steps, setup.read, stepsizes=(1.0, 1.0), tolerance=1e-11)
     close(np.linalg.norm(setup.read()[1], axis=-1), speed, 1e-11)
 
