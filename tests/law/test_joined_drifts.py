@@ -19,7 +19,7 @@ SPACES = {
 def trained(space, word, monkeypatch, geodesic, **options):
     calls = []
     drift = type(space).drift_
-    monkeypatch.setattr(type(space), "traits", space.traits._replace(geodesic=geodesic))
+    monkeypatch.setattr(space, "traits", space.traits._replace(geodesic=geodesic))
     monkeypatch.setattr(type(space), "drift_", lambda *args: (calls.append(0), drift(*args))[1])
     q = torch.nn.Parameter(torch.linspace(-0.6, 0.5, 24, dtype=torch.float64).reshape(4, 6).sin())
     opt = Langevin([q], 0.3, scheme=word, constraint=space, **{"friction": 0.8, **options})

@@ -62,7 +62,11 @@ class Trainer:
         self._load(images, labels)
         try:
             with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-                self._graphed(steps=len(images))
+                if isinstance(self.optimizer, Langevin):
+                    for _ in range(len(images)):
+                        self._graphed(self.optimizer.upcoming())
+                else:
+                    self._graphed(steps=len(images))
         except ProjectionError:
             self._sums.fill_(torch.nan)
         loss, accuracy = (self._sums / len(images)).tolist()
