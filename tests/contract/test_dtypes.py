@@ -150,17 +150,28 @@ def test_rates_of_replicas_are_as_exact_as_a_float_in_double_precision(scheme, s
     torch.testing.assert_close(*runs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.fixture
+def matmul():
+    """torch's setting for products on a GPU, by the user set to the fastest."""
+    setting = torch.backends.cuda.matmul
+    if not hasattr(setting, "fp32_precision"):
+        pytest.skip("this torch has one setting for all devices")
+    before = setting.fp32_precision
+    setting.fp32_precision = "tf32"
+    yield setting
+    setting.fp32_precision = before
+
+
 @pytest.mark.parametrize("scheme", ["BAOAB", "L"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_products_of_orthogonal_weights_have_all_digits_whatever_the_user_set(scheme, fails, monkeypatch):
+def test_products_of_orthogonal_weights_have_all_digits_whatever_the_user_set(scheme, fails, matmul, monkeypatch):
     """TF32 or bfloat16 products would leave the manifold. Afterwards the setting is the user's again."""
-    backend, seen = torch.backends.cuda.matmul, []
-    monkeypatch.setattr(backend, "fp32_precision", "tf32")
+    seen = []
     net, opt = build(Case(scheme, "orthogonal"))
     finish = Orthogonal.finish_
 
     def watched(*args):
-        seen.append(backend.fp32_precision)
+        seen.append(matmul.fp32_precision)
         if fails:
             raise ZeroDivisionError
         return finish(*args)
@@ -171,7 +182,7 @@ def test_products_of_orthogonal_weights_have_all_digits_whatever_the_user_set(sc
     except ZeroDivisionError:
         assert fails
     assert set(seen) == {"ieee"}
-    assert backend.fp32_precision == "tf32"
+    assert matmul.fp32_precision == "tf32"
 
 
 def test_threads_draw_what_each_would_draw_alone():
