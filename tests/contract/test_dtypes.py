@@ -1,13 +1,14 @@
 """Half and double precision: what is kept in which dtype, before and after loading."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
 from holonom import Langevin
-from holonom.constraints import Orthogonal
+from holonom.constraints import Circle, Orthogonal, Sphere
 
 from .cases import CASES, Case, assert_equal, build, counters, every_case, snapshot, train
 
@@ -132,3 +133,68 @@ def test_one_group_may_mix_dtypes():
         opt.step()
     assert [opt.state[p]["momentum"].dtype for p in params] == [torch.float32, torch.float64, torch.float32]
     assert all((p < 0.5).all() for p in params)
+
+
+@pytest.mark.parametrize("scheme", ["BAOAB", "ABO", "L", "BACDEDCAB"])
+@pytest.mark.parametrize("space", [None, Circle(1.5), Sphere(2.0, view="batch"), Orthogonal("batch")], ids=str)
+def test_rates_of_replicas_are_as_exact_as_a_float_in_double_precision(scheme, space):
+    runs = []
+    for rate in (0.1, torch.tensor([0.1, 0.1], dtype=torch.float64)):
+        start = nn.init.orthogonal_(torch.empty(4, 3).double(), generator=torch.Generator().manual_seed(0))
+        weight = nn.Parameter(start.repeat(2, 1, 1))
+        opt = Langevin([weight], rate, scheme=scheme, constraint=space, temperature=0.01, seed=torch.tensor([1, 1]))
+        for _ in range(5):
+            weight.grad = weight.detach().sin()
+            opt.step()
+        runs.append(weight.detach())
+    torch.testing.assert_close(*runs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture
+def matmul():
+    """torch's setting for products on a GPU, by the user set to the fastest."""
+    setting = torch.backends.cuda.matmul
+    if not hasattr(setting, "fp32_precision"):
+        pytest.skip("this torch has one setting for all devices")
+    before = setting.fp32_precision
+    setting.fp32_precision = "tf32"
+    yield setting
+    setting.fp32_precision = before
+
+
+@pytest.mark.parametrize("scheme", ["BAOAB", "L"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_products_of_orthogonal_weights_have_all_digits_whatever_the_user_set(scheme, fails, matmul, monkeypatch):
+    """TF32 or bfloat16 products would leave the manifold. Afterwards the setting is the user's again."""
+    seen = []
+    net, opt = build(Case(scheme, "orthogonal"))
+    finish = Orthogonal.finish_
+
+    def watched(*args):
+        seen.append(matmul.fp32_precision)
+        if fails:
+            raise ZeroDivisionError
+        return finish(*args)
+
+    monkeypatch.setattr(Orthogonal, "finish_", watched)
+    try:
+        train(net, opt, 1)
+    except ZeroDivisionError:
+        assert fails
+    assert set(seen) == {"ieee"}
+    assert matmul.fp32_precision == "tf32"
+
+
+def test_threads_draw_what_each_would_draw_alone():
+    def run(seed):
+        net, opt = build(Case("BAOAB", "circle"), seed=seed)
+        for _ in range(40):
+            for p in net.parameters():
+                p.grad = p.detach().sin()
+            opt.step()
+        return snapshot(net, opt)
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, range(8)))
+    for seed, found in enumerate(together):
+        assert_equal(found, run(seed))

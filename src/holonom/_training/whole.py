@@ -80,7 +80,7 @@ class WholeStep:
         for step, numbers in zip(self._plan, now, strict=True):
             host = [x if live else 0.0 for x, live in zip(numbers, step.live, strict=True)]
             step.values.copy_(torch.tensor(host, dtype=torch.float64))
-            step.owed.copy_(torch.as_tensor(numbers.owed))
+            step.owed.copy_(torch.as_tensor(numbers.owed, dtype=torch.float64))
         return True
 
     def _group_step(self, group: Group, buckets: list[Bucket], numbers: Numbers) -> GroupStep:
