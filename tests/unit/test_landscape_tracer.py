@@ -129,12 +129,12 @@ def sum_into_an_earlier_result(net, x):
 
 
 def whole_numbers(net, x):
-    places = torch.arange(4) + torch.ones(4, dtype=torch.long)
+    places = torch.arange(4, device=x.device) + torch.ones(4, dtype=torch.long, device=x.device)
     return net.head(net.body(x)) * F.relu(places)
 
 
 def sum_of_other_shapes(net, x):
-    x = F.relu(net.first(x) + torch.ones(6, dtype=x.dtype))
+    x = F.relu(net.first(x) + torch.ones(6).to(x))
     x = F.relu(net.second(x).mean(0) + x)
     return net.head(F.relu(torch.add(net.second(x), x, alpha=3)))
 
@@ -146,7 +146,7 @@ def buffer_written(net, x):
 
 def lazily(net, x):
     if net.mask is None:
-        net.mask = (torch.arange(6) < 5).to(x.dtype).expand(x.shape)
+        net.mask = (torch.arange(6) < 5).to(x).expand(x.shape)
     return net.head(net.body(x * net.mask))
 
 

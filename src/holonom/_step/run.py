@@ -67,9 +67,11 @@ def owed_next(before: Scalar, h: Scalar, skip: Tensor | None) -> Scalar:
     A tensor is written where the last one was: a captured step reads it there.
     """
     if skip is not None:
-        double = {"dtype": torch.float64, "device": skip.device}
-        # full() fills on the device; a copy from the host would wait for it.
-        old, new = (x.to(**double) if isinstance(x, Tensor) else torch.full((), x, **double) for x in (before, h))
+        # new_full() fills on the device; a copy from the host would wait for it.
+        old, new = (
+            skip.new_full((), x, dtype=torch.float64) if isinstance(x, float) else x.to(skip.device)
+            for x in (before, h)
+        )
         h = torch.where(skip, old, new)
     if not isinstance(h, Tensor):
         return h
