@@ -272,7 +272,8 @@ class Langevin(Diagnosed, Checkpointed):
                 hyper.check_now(group, number)
                 states.check_word(group, self.state)
                 self._checked[number] = settings
-        if self.param_groups and not any(one.buckets for one in work) and not self._warned_idle:
+        has_buckets = any(buckets for _, buckets in self._made.values())
+        if has_buckets and not any(one.buckets for one in work) and not self._warned_idle:
             self._warned_idle = True
             warnings.warn(
                 "no parameter of this optimizer has a gradient, so the step changes nothing. Call backward() first; "
