@@ -65,7 +65,7 @@ def copy_(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
 
 _changing_precision = Lock()
 _inside = 0  # calls of full_precision() that have not ended, of all threads
-_users_precision: list[str] = []
+_users_precision: list[str] | None = None  # None: products have all their digits as it is
 
 
 @contextmanager
@@ -74,19 +74,24 @@ def full_precision() -> Iterator[None]:
 
     The setting is that of the process: the first thread to enter changes it, the last one to leave restores it.
     """
-    global _inside
+    global _inside, _users_precision
     with _changing_precision:
         if not _inside:
-            _users_precision[:] = _precision()
-            _set_precision(["ieee"] * len(_users_precision) if _matmul_backends() else ["highest"])
+            settings = _precision()
+            _users_precision = None if _EXACT.issuperset(settings) else settings[1:]
+            if _users_precision is not None:
+                _set_precision(["ieee"] * len(_users_precision))
         _inside += 1
     try:
         yield
     finally:
         with _changing_precision:
             _inside -= 1
-            if not _inside:
+            if not _inside and _users_precision is not None:
                 _set_precision(_users_precision)
+
+
+_EXACT = {"none", "ieee", "highest"}
 
 
 def _matmul_backends() -> list[Any]:
@@ -96,14 +101,19 @@ def _matmul_backends() -> list[Any]:
 
 
 def _precision() -> list[str]:
-    return [backend.fp32_precision for backend in _matmul_backends()] or [torch.get_float32_matmul_precision()]
+    """What all products of the process inherit, and what each kind of product has."""
+    backends = _matmul_backends()
+    if not backends:
+        return ["none", torch.get_float32_matmul_precision()]
+    return [str(getattr(torch.backends, "fp32_precision", "none")), *(backend.fp32_precision for backend in backends)]
 
 
 def _set_precision(settings: list[str]) -> None:
-    for backend, setting in zip(_matmul_backends(), settings, strict=False):
+    backends = _matmul_backends()
+    for backend, setting in zip(backends, settings, strict=False):
         backend.fp32_precision = setting
-    if not _matmul_backends():
-        torch.set_float32_matmul_precision(settings[0])
+    if not backends:
+        torch.set_float32_matmul_precision("highest" if settings[0] == "ieee" else settings[0])
 
 
 # ── the compiler ─────────────────────────────────────────────────────────────────────────────────

@@ -22,6 +22,7 @@ Gradients = Sequence[Sequence[Tensor]]
 POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step are polished, too
 COMPILE_AFTER = 5_000_000_000  # weights × steps after which the time saved exceeds the compiler's
 DRAW_COST = 10  # a draw takes about as long as ten letters, so that compiling it pays ten times sooner
+DRAW_CALL = 26_000  # elements that take as long to draw as the call itself
 FORCES = frozenset("BLM")
 
 
@@ -139,7 +140,7 @@ def _noise_source(
 ) -> Callable[[Bucket, int], list[Normals]]:
     """Normals by bucket and draw."""
     fill: Callable[..., Tensor] = philox.normals
-    if pays(group, DRAW_COST * sum(b.elements for b in buckets)):
+    if pays(group, DRAW_COST * (DRAW_CALL + sum(b.elements for b in buckets))):
         from .._backends.inductor import compiled_normals
 
         fill = compiled_normals
