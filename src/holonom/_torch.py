@@ -70,7 +70,7 @@ _users_precision: list[str] | None = None  # None: products have all their digit
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """float32 products with all their digits, whatever the user's TF32 or bfloat16 setting is.
+    """float32 products with all their digits, whatever the user's TF32, bfloat16 or autocast setting is.
 
     The setting is that of the process: the first thread to enter changes it, the last one to leave restores it.
     """
@@ -83,7 +83,11 @@ def full_precision() -> Iterator[None]:
                 _set_precision(["ieee"] * len(_users_precision))
         _inside += 1
     try:
-        yield
+        if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+            with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+                yield
+        else:
+            yield
     finally:
         with _changing_precision:
             _inside -= 1

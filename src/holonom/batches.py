@@ -32,7 +32,7 @@ class Shuffled:
 
     Args:
         inputs, targets: (N, …) for all replicas, or (R, N, …) with ``own_data=True``.
-        size: examples in a batch; what does not fill the last batch waits for another epoch's order.
+        size: examples in a batch; examples that do not fill a batch are left out of that epoch.
         seeds: ``ensemble.seeds``. Every replica shuffles by its own; one seed (0-dim) serves all the same batches.
         own_data: every replica has data of its own.
     """

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ._step.finite import any_non_finite
 from ._step.integrate import over
 from ._step.letters import plain
 from .constraints import Free
+from .errors import NonFiniteGradientError
 from .optimizer import Langevin
 
 
@@ -40,10 +43,25 @@ class HeunLangevin(Langevin):
         super().step()
         with torch.enable_grad():
             closure()
+        bad = self._bad_gradients(corrected) if self.guard_gradients and corrected else None
         for p, first, before, group in corrected:
             assert p.grad is not None
             change = (p.grad - first) * (-1.0 if group["maximize"] else 1.0)
             change += over(plain(group["weight_decay"]), p) * (p.detach() - before)
-            p.sub_(change * over(plain(group["lr"]), p) / 2)
+            change *= over(plain(group["lr"]), p) / 2
+            p.sub_(change if bad is None else torch.where(bad.to(p.device), 0.0, change))
         self._note(p for p, *_ in corrected)
         return loss
+
+    def _bad_gradients(self, corrected: list[tuple[Tensor, Tensor, Tensor, dict[str, Any]]]) -> Tensor | None:
+        """Raise for NaN or infinity in the second gradient on a CPU; on a device, whether to skip the correction."""
+        found = [g for p, first, *_ in corrected for g in (p.grad, first) if g is not None]
+        bad = any_non_finite(found)
+        if bad.device.type != "cpu":
+            return bad
+        if bool(bad):
+            raise NonFiniteGradientError(
+                "the second gradient of Heun's step is NaN or infinite: the step was taken without its correction. "
+                "Lower lr, or clip gradients (torch.nn.utils.clip_grad_norm_)"
+            )
+        return None

@@ -132,7 +132,10 @@ class Langevin(Diagnosed, Checkpointed):
         group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
         try:
             hyper.check_replicas(group)
-            landings = states.create(group, space, len(known) - len(params), self.state, self._landed)
+            names = states.names_of(group, len(known) - len(params))
+            landings = states.create(group, space, group["params"], names, self.state, self._landed)
+            if group["params"]:
+                states.create_shared(group, self.state)
         except Exception:
             for p in self.param_groups.pop()["params"]:
                 self.state.pop(p, None)
@@ -180,14 +183,20 @@ class Langevin(Diagnosed, Checkpointed):
 
     def _adopt(self, number: int, group: dict[str, Any]) -> None:
         """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
-        unknown = sum(p not in self._spaces for p in group["params"])
-        if unknown:
+        unknown = [p for p in group["params"] if p not in self._spaces]
+        if unknown and len(unknown) < len(group["params"]):  # parameters that were appended to a group
+            space = self._spaces[next(p for p in group["params"] if p in self._spaces)]
+            names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
+            states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed), stacklevel=6)
+            self._spaces |= dict.fromkeys(unknown, space)
+            self._note(unknown, kinds=True)
+        elif unknown:
             behind = self.param_groups[number:]
             del self.param_groups[number:]
             for p in group["params"]:
                 self.state.pop(p, None)
             try:
-                self.add_param_group({**group, "constraint": self._space_named(group.get("constraint"))})
+                self.add_param_group({**group, "constraint": states.space_named(group.get("constraint"), self._spaces)})
                 behind = behind[1:]
             finally:
                 self.param_groups += behind
@@ -195,18 +204,7 @@ class Langevin(Diagnosed, Checkpointed):
             missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
             for name, value in {**self.defaults, **missing, "format": states.FORMAT}.items():
                 group.setdefault(name, value)
-
-    def _space_named(self, constraint: Any) -> Any:
-        """The space whose text a copied group holds."""
-        if not isinstance(constraint, str):
-            return constraint
-        spaces = {repr(space): space for space in self._spaces.values()}
-        if constraint not in spaces:
-            raise TypeError(
-                f"a group in param_groups has the constraint {constraint!r}, which no other group has; add the group "
-                f"by add_param_group, with a holonom.constraints object"
-            )
-        return spaces[constraint]
+            self._note([p for p in group["params"] if p not in self._kinds], kinds=True)
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
@@ -301,6 +299,13 @@ class Langevin(Diagnosed, Checkpointed):
         self._skipped[skip.device] += skip
 
     # ── captured steps ───────────────────────────────────────────────────────────────────────────
+
+    @torch.no_grad()
+    def _check_and_take_up(self) -> None:
+        """Check the groups and take up in-place edits now, as the next step would."""
+        work = [Work(*pair, None) for pair in zip(self.param_groups, self._buckets(), strict=True)]
+        self._check(work)
+        self._take_up_edits(work)
 
     def upcoming(self) -> Hashable | None:
         """What kind of step comes next: a captured graph is replayed for steps of its kind only."""

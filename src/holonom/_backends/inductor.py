@@ -47,7 +47,7 @@ class Inductor(Eager):
         drawn: Mapping[int, Sequence[Normals]],
         polish: bool | None,
     ) -> None:
-        packs, rest = plan(phases)
+        packs, rest = plan(phases, forces)
         polish = None if polish is None else True  # at every step: not polishing would be a second program to compile
         for pack in packs:
             part, pull = [phases[i] for i in pack], [forces[i] for i in pack]
@@ -59,10 +59,10 @@ class Inductor(Eager):
             super().stage(bucket, ops, [phases[i] for i in rest], [forces[i] for i in rest], noise, polish)
 
 
-def plan(phases: Sequence[Phase]) -> tuple[list[list[int]], list[int]]:
+def plan(phases: Sequence[Phase], forces: Sequence[Tensor | None]) -> tuple[list[list[int]], list[int]]:
     """Which tensors go into which compiled call, and which are run eagerly."""
     everyone = list(range(len(phases)))
-    if overlap(phases):  # a program for tensors that share memory may be given others that do not
+    if overlap(phases, forces):  # a kernel traced with aliased inputs is wrong for others
         return [], everyone
     if len(phases) <= MAX_PACK:
         return [everyone], []
@@ -71,10 +71,11 @@ def plan(phases: Sequence[Phase]) -> tuple[list[list[int]], list[int]]:
     return [large[i : i + MAX_PACK] for i in range(0, len(large), MAX_PACK)], small
 
 
-def overlap(phases: Sequence[Phase]) -> bool:
+def overlap(phases: Sequence[Phase], forces: Sequence[Tensor | None]) -> bool:
     """Whether two tensors share memory."""
     spans = []
-    for x in (x for phase in phases for x in phase[:4] if isinstance(x, Tensor) and x.numel()):
+    tensors = [x for phase in phases for x in phase[:4]] + [*forces]
+    for x in (x for x in tensors if isinstance(x, Tensor) and x.numel()):
         reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
         spans.append((x.data_ptr(), x.data_ptr() + reach * x.element_size()))
     spans.sort()
@@ -98,7 +99,7 @@ def run_compiled(
     numbers = [[_as_tensor(x, like) for x in op.numbers] for op in ops]
     work = [x._replace(radius=None if x.radius is None else _as_tensor(x.radius, like)) for x in phases]
     words = tuple((op.letter, op.draw is not None) for op in ops)
-    kind: Key = (type(space), tuple(space.slots), words, polish, like.device, len(phases))
+    kind: Key = (space.kernel_key(), words, polish, like.device, len(phases))
     noises = [drawn[op.draw] if op.draw is not None else None for op in ops]
     tensors = [x for phase in work for x in phase] + [*forces] + [x for values in numbers for x in values]
     tensors += [x for normals in noises if normals is not None for pair in normals for x in pair]

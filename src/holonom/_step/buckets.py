@@ -51,7 +51,7 @@ class Bucket:
 
     @property
     def _joins(self) -> bool:
-        return self._stacked or (self._flat and not torch.compiler.is_compiling())  # a program joins passes itself
+        return self._stacked or (self._flat and not torch.compiler.is_compiling())  # Inductor fuses loops by itself
 
     def select(self, chosen: Sequence[bool]) -> Bucket | None:
         """The bucket of some of the parameters, such as those that have a gradient; None for none of them."""

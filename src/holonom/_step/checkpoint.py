@@ -1,4 +1,4 @@
-"""Checkpoints: does this one belong here, and its state at the precision it was saved in."""
+"""Checkpoints: whether one is of an optimizer like this, and its state in the precision it was saved in."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ class Diagnosed(Optimizer):
 
     def _warn_skipped(self) -> None:
         if skipped := self._read_skipped():
-            warnings.warn(f"{skipped} step(s) were left out for non-finite numbers; check() says more", stacklevel=3)
+            warnings.warn(
+                f"{skipped} step(s) were skipped for non-finite numbers; call check() for details", stacklevel=3
+            )
 
     @torch.no_grad()
     def residuals(self) -> list[float]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..constraints import Free
 from ..constraints.base import Constraint
+from ..errors import SchemeError
 from ..scheme import OVERDAMPED, compile_word
 from .letters import plain
 
@@ -67,6 +68,8 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
             if math.isnan(x) or x < 0 or (math.isinf(x) and not infinite):
                 bound = "at least 0" if infinite else "finite and at least 0"
                 raise ValueError(f"{name} ({symbol}) must be {bound}, got {x}")
+    if not isinstance(group["scheme"], str):
+        raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])
     _check_seed(group["seed"])
     if scheme.word == "M" and not isinstance(space, Free):
@@ -95,6 +98,13 @@ def check_replicas(group: dict[str, Any]) -> None:
             f"Tensor lr must be 1-element, or have one element a replica, the parameters' first dimension; got "
             f"{tuple(lr.shape)}"
         )
+    for name, (symbol, _) in _NOT_NEGATIVE.items():
+        x = group[name]
+        if isinstance(x, Tensor) and x.numel() > 1 and any(p.shape[: x.ndim] != x.shape for p in group["params"]):
+            raise ValueError(
+                f"{name} ({symbol}) of shape {tuple(x.shape)} has one value a replica, but not every parameter has "
+                f"that first dimension; give one number, or parameters of shape ({len(x)}, …)"
+            )
     if isinstance(seed, Tensor) and seed.ndim:
         for p in group["params"]:
             if p.shape[:1] != seed.shape:

@@ -25,7 +25,7 @@ Normals = tuple[Tensor, ...]
 class Phase(NamedTuple):
     """Position and momentum of one tensor or one stacked batch, and of its slack variable; the radius of its space.
 
-    Everything but q is None where the space or the word has none; letters know what they have.
+    Everything but q is None where the space or the word has none.
     """
 
     q: Tensor
@@ -126,7 +126,8 @@ class Eager:
         for bucket, phases, forces in zip(self.buckets, self.phases, self.forces, strict=True):
             cast = [op.to(phases[0].q) for op in ops]
             drawn = {op.draw: normals(bucket, op.draw) for op in ops if op.draw is not None}
-            self.stage(bucket, cast, phases, forces, drawn, polish)
+            # Half precision rounds so much that it is polished at every step.
+            self.stage(bucket, cast, phases, forces, drawn, polish if polish is None else polish or bucket.narrow)
 
     def stage(
         self,

@@ -1,6 +1,7 @@
 """The letters' coefficients: numbers of a group in, the numbers each letter multiplies by out.
 
-A new letter is one row of :data:`LETTERS` and one branch of :func:`holonom._step.integrate.integrate`.
+A new letter is a row of :data:`LETTERS`, a branch of :func:`holonom._step.integrate.integrate`, and a meaning in
+:mod:`holonom.scheme`.
 Floats in, floats out. A tensor anywhere (an lr on the device, a temperature per replica, the thermostat ξ) makes the
 result a tensor: nothing is read back to the host.
 """
@@ -22,7 +23,7 @@ Coefficients = tuple[Scalar, ...]
 
 
 class Numbers(NamedTuple):
-    """The hyperparameters that a step reads: h, what the last step left of it, and the physics."""
+    """The hyperparameters that a step reads: its h, the h owed from the step before, and the physics."""
 
     h: Scalar
     owed: Scalar
@@ -41,7 +42,7 @@ class Numbers(NamedTuple):
         return not any(isinstance(x, Tensor) for x in self)
 
     def time(self, op: Op) -> Scalar:
-        """How long a letter acts: what the last step left of it, and its share of this one."""
+        """How long a letter acts: its share of the step before, where that was moved here, and of this one."""
         if not op.tail:
             return op.head * self.h
         return op.tail * self.owed + op.head * self.h if op.head else op.tail * self.owed

@@ -27,7 +27,7 @@ FORCES = frozenset("BLM")
 
 
 class Work(NamedTuple):
-    """A group, its buckets that move at this step, and their gradients; None between a slow group's turns."""
+    """A group, its buckets that move at this step, and their gradients; None at steps where it takes no gradient."""
 
     group: Group
     buckets: list[Bucket]
@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
 
 def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
-    """One step of the group's word. Returns where the device left it out. lr = 0 changes nothing but the count."""
+    """One step of the group's word. Returns whether it was skipped, on the device. lr = 0 changes only the count."""
     group, scheme = work.group, compile_word(work.group["scheme"])
     h = plain(group["lr"])
     if work.buckets and not (isinstance(h, float) and h == 0.0):
@@ -90,7 +90,7 @@ def count(group: Group, state: dict[Tensor, State], skip: Tensor | None) -> None
 def run(
     work: Work, anchor: State, program: tuple[Op, ...], numbers: Numbers, skip: Tensor | None, ends_step: bool = True
 ) -> Tensor | None:
-    """Letter by letter over all buckets; E sees them together. Returns where the step was left out.
+    """Letter by letter over all buckets; E sees them together. Returns whether the step was skipped, on the device.
 
     ``anchor`` is the state of the group's first parameter, where its clock and thermostat are.
     """
@@ -105,7 +105,7 @@ def run(
     with nullcontext() if space.traits.rowwise else full_precision():
         backend.begin(buckets, None if forceless else gradients, sign, numbers.weight_decay, skip)
         for ops, update, last in stages(program):
-            polish = (buckets[0].narrow or group["step"] % POLISH_EVERY == 0) if ends_step and last else None
+            polish = group["step"] % POLISH_EVERY == 0 if ends_step and last else None
             backend.run(make_ready(ops, draw, numbers, xi, space.traits.geodesic), noise, polish)
             draw += len(ops)
             if update is not None and xi is not None:  # E: ξ += t·ε·(p·p − N·τ)

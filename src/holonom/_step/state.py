@@ -84,14 +84,20 @@ def names_of(group: dict[str, Any], first: int) -> list[str]:
 
 
 def create(
-    group: dict[str, Any], space: Constraint, first: int, state: dict[Tensor, State], landed: dict[Tensor, Landed]
+    group: dict[str, Any],
+    space: Constraint,
+    params: list[Tensor],
+    names: list[str],
+    state: dict[Tensor, State],
+    landed: dict[Tensor, Landed],
 ) -> Landings:
-    """Land every parameter of a new group and create all of its state; nothing is created later.
+    """Land new parameters of a group and create all of their state; nothing is created later.
 
     ``landed`` gets the weights that were moved: those of a checkpoint may agree with its state as they came.
     """
-    scheme, params, landings = compile_word(group["scheme"]), group["params"], []
-    for number, (p, name) in enumerate(zip(params, names_of(group, first), strict=True)):
+    scheme, landings = compile_word(group["scheme"]), []
+    first = 1 + max((int(s["stream"]) for s in state.values() if "stream" in s), default=-1)  # no stream twice
+    for number, (p, name) in enumerate(zip(params, names, strict=True)):
         space.check(p.detach(), name)
         if not isinstance(space, Free) and not bool(p.detach().isfinite().all()):
             raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; initialise them first")
@@ -107,8 +113,6 @@ def create(
         elif scheme.word == "M":
             state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
         lift_(space, p, state[p])
-    if params:
-        create_shared(group, state)
     return landings
 
 
@@ -124,6 +128,19 @@ def create_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:
         shapes += [group["seed"].shape] if isinstance(group["seed"], Tensor) else []
         shape = torch.broadcast_shapes(*shapes) if shapes else ()  # type: ignore[no-untyped-call]
         state[first]["thermostat"] = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
+
+
+def space_named(constraint: Any, spaces: dict[Tensor, Constraint]) -> Any:
+    """The space whose text a copied group holds; anything else as it is."""
+    if not isinstance(constraint, str):
+        return constraint
+    by_text = {repr(space): space for space in spaces.values()}
+    if constraint not in by_text:
+        raise TypeError(
+            f"a group in param_groups has the constraint {constraint!r}, which no other group has; add the group by "
+            f"add_param_group, with a holonom.constraints object"
+        )
+    return by_text[constraint]
 
 
 def check_word(group: dict[str, Any], state: dict[Tensor, State]) -> None:

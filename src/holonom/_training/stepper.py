@@ -49,13 +49,15 @@ class Stepper:
         self._whole = WholeStep(self) if compiled is True and is_plain_langevin(optimizer) else None
         device = ensemble.seeds.device
         self._steps = GraphedStep(self._step, self._constants, device, count=self._count)
-        self._whole_steps = GraphedStep(self._take_whole, list, device, count=self._count)
+        self._whole_steps = GraphedStep(self._take_whole, self._programs, device, count=self._count)
 
     @torch.no_grad()
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
         self._keep(order)
         left = len(order)
+        if isinstance(self.optimizer, Langevin):
+            self.optimizer._check_and_take_up()  # a program or a graph would not see what was edited
         with self._settings():
             if self._whole is not None:
                 left -= self._run_whole(left)
@@ -77,6 +79,10 @@ class Stepper:
             if self._whole is not None:
                 self._whole.finish()
         return steps
+
+    def _programs(self) -> list[Any]:
+        """How many programs there were: a graph holds the kernels and tensors of one."""
+        return [self._whole.made if self._whole is not None else None]
 
     def _take_whole(self) -> None:
         assert self._whole is not None
@@ -154,10 +160,10 @@ class Stepper:
         self.cursor.zero_()
 
     def _constants(self) -> list[Any]:
-        """Hyperparameters that a graph holds as constants: numbers by value, tensors by identity."""
-        groups = self.optimizer.param_groups
-        values = [(name, value) for group in groups for name, value in group.items() if name != "owed"]
-        return [plain(value) for _, value in values if isinstance(value, (float, Tensor))]
+        """What a graph holds as constants of the groups: numbers and words by value, tensors by identity."""
+        changing = {"params", "param_names", "owed", "step", "clock", "resting"}
+        values = [v for group in self.optimizer.param_groups for name, v in group.items() if name not in changing]
+        return [plain(v) if isinstance(v, Tensor) else v for v in values]
 
     def _count(self, steps: int) -> None:
         if isinstance(self.optimizer, (Langevin, DueOptimizer)):

@@ -54,6 +54,7 @@ class WholeStep:
         self._plan: list[GroupStep] = []
         self._signature: Hashable = None
         self._program: Callable[..., None] | None = None
+        self.made = 0  # how many programs
 
     def prepare(self) -> bool:
         """Make the program if there is none, or if anything it depends on has changed; write the hyperparameters.
@@ -69,14 +70,14 @@ class WholeStep:
         now = [_numbers(group) for group in optimizer.param_groups]
         moved = [bucket.refresh() for buckets in everyone for bucket in buckets]
         ids = [id(bucket) for buckets in everyone for bucket in buckets]
-        signature = (model_signature(self._stepper.ensemble), tuple(ids), tuple(map(_kinds, now)))
+        groups = [(g["scheme"], g["maximize"], _identity(g["seed"])) for g in optimizer.param_groups]
+        signature = (model_signature(self._stepper.ensemble), *ids, *groups, *map(_kinds, now))
         if self._program is None or any(moved) or signature != self._signature:
-            for group, buckets in zip(optimizer.param_groups, everyone, strict=True):
-                optimizer._take_up_edits([Work(group, buckets, None)])  # type: ignore[attr-defined]
             self._plan = [self._group_step(*one) for one in zip(optimizer.param_groups, everyone, now, strict=True)]
             noisy = any(is_noisy(op.letter, g.fixed) for g in self._plan for op in g.program)
             self._program = compile_step(_whole_step, DRAW_OPTIONS if noisy else _OPTIONS)
             self._signature = signature
+            self.made += 1
         for step, numbers in zip(self._plan, now, strict=True):
             host = [x if live else 0.0 for x, live in zip(numbers, step.live, strict=True)]
             step.values.copy_(torch.tensor(host, dtype=torch.float64))
@@ -137,6 +138,10 @@ def _is_traceable(group: Group, buckets: list[Bucket]) -> bool:
 def _numbers(group: Group) -> Numbers:
     h = plain(group["lr"])
     return Numbers.of(group, h, owed_at_start(group, h) if group["owed"] is None else group["owed"])
+
+
+def _identity(x: Any) -> Any:
+    return id(x) if isinstance(x, Tensor) else x
 
 
 def _kinds(numbers: Numbers) -> tuple[Any, ...]:

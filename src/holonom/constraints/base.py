@@ -7,6 +7,7 @@ whose trailing dimensions are the block) and change it in place.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Hashable
 from numbers import Real
 from typing import NamedTuple
 
@@ -90,6 +91,10 @@ class Constraint:
     def degrees_of_freedom(self, q: Tensor) -> int:
         """Dimension of the manifold: parameters and slack variables minus constraints."""
         return q.numel()
+
+    def kernel_key(self) -> Hashable:
+        """Equal for spaces whose verbs are the same function of a phase, so that they may share compiled kernels."""
+        return repr(self)
 
     # ── what letters do ──────────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
@@ -46,6 +47,9 @@ class Circle(Constraint):
 
     def __repr__(self) -> str:
         return f"Circle(radius={describe(self.radius)}, margin={self.margin!r})"
+
+    def kernel_key(self) -> Hashable:
+        return Circle if type(self) is Circle else repr(self)  # the radius is an input of kernels
 
     def view(self, q: Tensor) -> Tensor:
         return q
@@ -94,7 +98,7 @@ class Circle(Constraint):
         x.slack.div_(TURN)
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
-        x.slack.sub_(torch.round(x.slack))  # whole turns would cost the angle its last bits
+        x.slack.sub_(torch.round(x.slack))  # keep the angle in [−½, ½] turns, where it has the most digits
         x.q.copy_(x.slack).mul_(TURN).sin_().mul_(x.radius)
 
     def residual(self, x: Phase) -> Tensor:

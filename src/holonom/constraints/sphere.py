@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
@@ -46,6 +47,9 @@ class Sphere(Constraint):
     def __repr__(self) -> str:
         options = f"slack={self.has_slack}, view={self.block_view!r}, margin={self.margin!r}"
         return f"Sphere(radius={describe(self.radius)}, {options})"
+
+    def kernel_key(self) -> Hashable:
+        return (Sphere, self.has_slack) if type(self) is Sphere else repr(self)  # the radius is an input of kernels
 
     def view(self, q: Tensor) -> Tensor:
         return as_matrix(q, self.block_view)
@@ -117,10 +121,12 @@ class Sphere(Constraint):
         # The great circle keeps the norm; what rounding adds is divided out where the new row is written.
         norm2 = cos.square() * _dot(x.q, x.q, x.slack, x.slack) + 2 * cos * sine * _dot(x.q, x.p, x.slack, x.slack_p)
         scale = norm2.add_(sine.square().mul_(speed2)).rsqrt_().mul_(x.radius)
-        back = omega.square_().mul_(sine)
+        # Joined, so that a kernel computes them once a row; by themselves it would compute them for every few entries.
+        columns = torch.cat([cos * scale, sine * scale, cos, omega.square_().mul_(sine)], -1)
+        along, across, cos, back = torch.split(columns, 1, -1)
         for part, momentum in ((x.q, x.p), (x.slack, x.slack_p)):
             if part is not None and momentum is not None:
-                moved = torch.addcmul(part * (cos * scale), momentum, sine * scale)  # both before either is written
+                moved = torch.addcmul(part * along, momentum, across)  # both before either is written
                 momentum.mul_(cos).addcmul_(part, back, value=-1)
                 part.copy_(moved)
 

@@ -105,5 +105,6 @@ def run_part(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Ten
     program = spread(scheme.program, every)[at] if drift else scheme.program
     skip = run.run(work, state[group["params"][0]], program, Numbers.of(group, h, owed), skip)
     cycle_ends = at == every - 1 or not drift
-    group["owed"] = run.owed_next(owed, h if scheme.tail and cycle_ends else 0.0, skip)
+    if at == 0 or cycle_ends:
+        group["owed"] = run.owed_next(owed, h if scheme.tail and cycle_ends else 0.0, skip)
     return skip
