@@ -245,13 +245,8 @@ class Langevin(Diagnosed, Checkpointed):
         self._check(work)  # raise for what a step cannot use, before anything is written
         self._take_up_edits(work)
         skip = skip_non_finite(work) if self.guard_gradients else None
-        left_out = skip
-        for one in work:
-            found = advance(
-                one, self.state, skip if skip is None or not one.buckets else skip.to(one.buckets[0].device)
-            )
-            left_out = found if left_out is None or found is None else left_out | found.to(left_out.device)
-        self._count_skipped(left_out)
+        skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
+        self._count_skipped([flag for flag in skipped if flag is not None])
         self._note(p for one in work for b in one.buckets for p in b.params)
 
     def _check(self, work: list[Work]) -> None:
@@ -259,9 +254,8 @@ class Langevin(Diagnosed, Checkpointed):
             for number, bucket in enumerate(buckets):
                 if bucket.refresh():
                     edits.refuse_moved(bucket, self._kinds)
-                for p, g, name in zip(
-                    bucket.params, gradients[number] if gradients else (), bucket.names, strict=False
-                ):
+                found = gradients[number] if gradients else ()
+                for p, g, name in zip(bucket.params, found, bucket.names, strict=False):
                     if g.layout != torch.strided or g.shape != p.shape:
                         edits.refuse_gradient(p, g, name)
         for number, group in enumerate(self.param_groups):
@@ -290,9 +284,10 @@ class Langevin(Diagnosed, Checkpointed):
                     if self._landed:
                         self._landed.pop(p, None)
 
-    def _count_skipped(self, skip: Tensor | None) -> None:
-        if skip is None:
+    def _count_skipped(self, skipped: list[Tensor]) -> None:
+        if not skipped:
             return
+        skip = torch.stack([flag.to(skipped[0].device) for flag in skipped]).any()
         if skip.device not in self._skipped:
             with torch.inference_mode(False):  # it will be added to outside of that, too
                 self._skipped[skip.device] = torch.zeros((), dtype=torch.int64, device=skip.device)

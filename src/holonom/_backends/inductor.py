@@ -50,10 +50,10 @@ class Inductor(Eager):
         packs, rest = plan(phases, forces)
         polish = None if polish is None else True  # at every step: not polishing would be a second program to compile
         for pack in packs:
-            part, pull = [phases[i] for i in pack], [forces[i] for i in pack]
+            part, pack_forces = [phases[i] for i in pack], [forces[i] for i in pack]
             noise = {draw: [normals[i] for i in pack] for draw, normals in drawn.items()}
-            if not run_compiled(bucket.space, ops, part, pull, noise, polish, few=len(packs) <= 2):
-                super().stage(bucket, ops, part, pull, noise, polish)
+            if not run_compiled(bucket.space, ops, part, pack_forces, noise, polish, few=len(packs) <= 2):
+                super().stage(bucket, ops, part, pack_forces, noise, polish)
         if rest:
             noise = {draw: [normals[i] for i in rest] for draw, normals in drawn.items()}
             super().stage(bucket, ops, [phases[i] for i in rest], [forces[i] for i in rest], noise, polish)
@@ -61,13 +61,13 @@ class Inductor(Eager):
 
 def plan(phases: Sequence[Phase], forces: Sequence[Tensor | None]) -> tuple[list[list[int]], list[int]]:
     """Which tensors go into which compiled call, and which are run eagerly."""
-    everyone = list(range(len(phases)))
+    indices = list(range(len(phases)))
     if overlap(phases, forces):  # a kernel traced with aliased inputs is wrong for others
-        return [], everyone
+        return [], indices
     if len(phases) <= MAX_PACK:
-        return [everyone], []
-    large = [i for i in everyone if phases[i].q.numel() >= MIN_COMPILED]
-    small = [i for i in everyone if phases[i].q.numel() < MIN_COMPILED]
+        return [indices], []
+    large = [i for i in indices if phases[i].q.numel() >= MIN_COMPILED]
+    small = [i for i in indices if phases[i].q.numel() < MIN_COMPILED]
     return [large[i : i + MAX_PACK] for i in range(0, len(large), MAX_PACK)], small
 
 
@@ -98,8 +98,8 @@ def run_compiled(
     like = phases[0].q
     numbers = [[_as_tensor(x, like) for x in op.numbers] for op in ops]
     work = [x._replace(radius=None if x.radius is None else _as_tensor(x.radius, like)) for x in phases]
-    words = tuple((op.letter, op.draw is not None) for op in ops)
-    kind: Key = (space.kernel_key(), words, polish, like.device, len(phases))
+    letters = tuple((op.letter, op.draw is not None) for op in ops)
+    kind: Key = (space.kernel_key(), letters, polish, like.device, len(phases))
     noises = [drawn[op.draw] if op.draw is not None else None for op in ops]
     tensors = [x for phase in work for x in phase] + [*forces] + [x for values in numbers for x in values]
     tensors += [x for normals in noises if normals is not None for pair in normals for x in pair]
@@ -134,7 +134,7 @@ def _layout(x: Any) -> tuple[Any, ...] | None:
 
 
 def make_kernel(
-    space: Constraint, words: Sequence[tuple[str, int | None]], polish: bool | None, dynamic: bool
+    space: Constraint, letters: Sequence[tuple[str, int | None]], polish: bool | None, dynamic: bool
 ) -> Kernel:
     """A compiled function of phases, forces, coefficients and normals; letters and space are part of the program."""
 
@@ -146,7 +146,7 @@ def make_kernel(
     ) -> None:
         ops = [
             Ready(letter, tuple(n), place if draw is not None else None)
-            for place, ((letter, draw), n) in enumerate(zip(words, numbers))
+            for place, ((letter, draw), n) in enumerate(zip(letters, numbers))
         ]
         for i, phase in enumerate(phases):
             integrate(ops, space, phase, forces[i], lambda place, i=i: noises[place][i], polish)  # type: ignore[index,misc]

@@ -1,4 +1,4 @@
-"""Normals as arithmetic: Philox4x32-10 (Salmon et al., 2011), then Box–Muller.
+"""Counter-based normals: Philox4x32-10 (Salmon et al., 2011), then Box–Muller.
 
     key      the 64-bit seed, one per replica
     counter  (step, block, stream, draw): stream = 2·parameter + part, draw = the letter's place in its program

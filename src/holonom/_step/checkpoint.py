@@ -25,7 +25,7 @@ _MUST_AGREE = {
 
 
 class Checkpointed(Optimizer):
-    """The part of an optimizer that copies, saves and restores it, by torch's rules."""
+    """Methods that copy, save and restore an optimizer, by torch's rules."""
 
     _spaces: dict[Tensor, Constraint]
     _landed: dict[Tensor, Landed]

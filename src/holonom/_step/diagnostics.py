@@ -21,7 +21,7 @@ from .integrate import Phase
 
 
 class Diagnosed(Optimizer):
-    """The part of an optimizer that looks at its system."""
+    """Diagnostic methods of an optimizer."""
 
     _spaces: dict[Tensor, Constraint]
     _skipped: dict[torch.device, Tensor]

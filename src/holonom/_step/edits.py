@@ -1,4 +1,4 @@
-"""Parameters that somebody else changed between two steps: edits are taken up, moved parameters refused."""
+"""Parameters that were changed between two steps: in-place edits are taken up, moved parameters refused."""
 
 from __future__ import annotations
 

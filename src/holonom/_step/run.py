@@ -33,6 +33,10 @@ class Work(NamedTuple):
     buckets: list[Bucket]
     gradients: Gradients | None
 
+    def on_device(self, flag: Tensor | None) -> Tensor | None:
+        """A flag where the group's parameters are."""
+        return flag if flag is None or not self.buckets else flag.to(self.buckets[0].device)
+
 
 def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
     """One step of the group's word. Returns whether it was skipped, on the device. lr = 0 changes only the count."""

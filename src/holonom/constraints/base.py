@@ -110,7 +110,7 @@ class Constraint:
         raise NotImplementedError
 
     def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> object:
-        """L: q ← the manifold's point for q − h·force + size·normals. Returns a hint as :meth:`drift_` does."""
+        """L: q ← the retraction of q − h·force + size·normals. Returns a hint as :meth:`drift_` does."""
         step = add_scaled_(torch.zeros_like(force), force, -h)
         slack_step = None if x.slack is None else torch.zeros_like(x.slack)
         if normals is not None:
@@ -120,7 +120,7 @@ class Constraint:
         return self.retract_(x, step, slack_step)
 
     def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> object:
-        """q ← the manifold's point for q + step. Returns a hint as :meth:`drift_` does."""
+        """q ← the retraction of q + step. Returns a hint as :meth:`drift_` does."""
         raise NotImplementedError
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:

@@ -23,7 +23,7 @@ DEVICE_ITERATIONS = 12
 
 
 def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: float) -> Tensor | None:
-    """D for K and E, so that Q'ᵀQ' misses I by little more than ``tolerance``; None is 0, as for E."""
+    """D = sym(QᵀQ') − I for K and E, so that Q'ᵀQ' misses I by little more than ``tolerance``; None is 0, as for E."""
     if skew.device.type != "cpu":  # reading the error would stall the device
         return _fixed_iterations(skew, excess, square)
     turn, rate = longest_and_norm(skew)
