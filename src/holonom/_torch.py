@@ -140,14 +140,22 @@ def compile_errors() -> tuple[type[Exception], ...]:
 
 
 def known_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The inductor options that this torch release knows; an unknown one would raise at the first call."""
+    """The inductor options that this torch release knows, of the types it takes; others would raise."""
     try:
-        from torch._inductor import list_options
-
-        names = set(list_options())
+        from torch._inductor import config
     except ImportError:
         return {}
-    return {name: value for name, value in options.items() if name in names or name == "guard_filter_fn"}
+
+    def known(name: str, value: Any) -> bool:
+        present: Any = config
+        for part in name.split("."):
+            present = getattr(present, part, _MISSING)
+        return name == "guard_filter_fn" or (present is not _MISSING and isinstance(value, type(present)))
+
+    return {name: value for name, value in options.items() if known(name, value)}
+
+
+_MISSING = object()
 
 
 def guards_where(keep: Callable[[str], bool]) -> dict[str, Any]:

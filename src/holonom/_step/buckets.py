@@ -93,7 +93,8 @@ class Bucket:
         return self._views
 
     def _view(self, p: Tensor, state: State) -> Phase:
-        momentum = next((state[name] for name in (*MOMENTA, "last_noise") if name in state), None)
+        names = [name for name in (*MOMENTA, "last_noise") if name in state]
+        momentum = state[names[0]] if names else None
         slack, slack_p = [*(state.get(slot) for slot in self.space.slots), None, None][:2]
         q = p.detach()
         return Phase(

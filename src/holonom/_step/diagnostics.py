@@ -93,7 +93,7 @@ class Diagnosed(Optimizer):
         """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
         for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
             if not compile_word(group["scheme"]).overdamped:  # M keeps its last noise where others keep momenta
-                for momentum in [m for b in buckets for x in b.phases() for m in x.momenta]:
+                for momentum in [m for b in buckets for x in b.phases() for m in x.momenta()]:
                     momentum.mul_(factor)
 
 

@@ -77,7 +77,7 @@ def make_tangent_(bucket: Bucket) -> None:
     """Project the momenta onto the tangent space."""
     for phase in bucket.phases():
         if phase.p is not None:
-            bucket.space.project_(phase, *phase.momenta)
+            bucket.space.project_(phase, *phase.momenta())
     drop_normal_parts_(bucket)
 
 
@@ -86,7 +86,7 @@ def drop_normal_parts_(bucket: Bucket) -> None:
     """Remove from the momenta what letters may leave off the tangent space. Other momenta are not written."""
     for phase in bucket.phases():
         if phase.p is not None:
-            for momentum, tangent in zip(phase.momenta, bucket.space.tangent(phase), strict=True):
+            for momentum, tangent in zip(phase.momenta(), bucket.space.tangent(phase), strict=True):
                 if momentum is not tangent:
                     momentum.copy_(tangent)
 

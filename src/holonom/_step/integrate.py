@@ -38,7 +38,6 @@ class Phase(NamedTuple):
         p, slack, slack_p = (None if x is None else function(x) for x in self[1:4])
         return Phase(function(self.q), p, slack, slack_p, self.radius)
 
-    @property
     def momenta(self) -> list[Tensor]:
         return [m for m in (self.p, self.slack_p) if m is not None]
 
@@ -87,11 +86,11 @@ def integrate(
                 phase.p.copy_(normals[0])
         else:  # O, C, D, F: p ← c·p + s·Π R
             damping, size = numbers
-            for m in phase.momenta:
+            for m in phase.momenta():
                 m.mul_(over(damping, m))
             if normals is not None:
                 space.project_(phase, *normals)
-                for m, z in zip(phase.momenta, normals, strict=True):
+                for m, z in zip(phase.momenta(), normals, strict=True):
                     add_scaled_(m, z, size)
     if polish is not None:
         space.finish_(phase, hint, polish)

@@ -133,7 +133,8 @@ class Ready(NamedTuple):
         """Tensors in the dtype and on the device of what they multiply."""
         if not any(isinstance(x, Tensor) for x in self.numbers):
             return self
-        return self._replace(numbers=tuple(x.to(like) if isinstance(x, Tensor) else x for x in self.numbers))
+        numbers = tuple(x.to(like) if isinstance(x, Tensor) else x for x in self.numbers)
+        return Ready(self.letter, numbers, self.draw)  # torch 2.6 cannot trace _replace()
 
 
 def is_noisy(letter: str, numbers: Numbers) -> bool:

@@ -39,8 +39,8 @@ class GroupStep(NamedTuple):
 
     def numbers(self) -> Numbers:
         # Views of a vector: a program rounds float64 inputs without dimensions to float32 (torch 2.13, CPU).
-        numbers = Numbers(*(self.values[i] if live else self.fixed[i] for i, live in enumerate(self.live)))
-        return numbers._replace(owed=self.owed.reshape(()) if self.owed.numel() == 1 else self.owed)
+        h, _, *rest = (self.values[i] if live else self.fixed[i] for i, live in enumerate(self.live))
+        return Numbers(h, self.owed.reshape(()) if self.owed.numel() == 1 else self.owed, *rest)
 
 
 class WholeStep:

@@ -130,7 +130,7 @@ class Constraint:
 
     def tangent(self, x: Phase) -> list[Tensor]:
         """The momenta, or copies without the normal part that letters may leave."""
-        return x.momenta
+        return x.momenta()
 
     def residual(self, x: Phase) -> Tensor:
         """The largest violation of the constraint."""

@@ -216,7 +216,7 @@ class Orthogonal(Constraint):
 
     def tangent(self, x: Phase) -> list[Tensor]:
         if x.p is None or self.iterations is not None:
-            return x.momenta
+            return x.momenta()
         p = skew_part(x.p) if self._turns(x.q) else x.p.clone()
         if not self._turns(x.q):
             _project_(x.q, p)
