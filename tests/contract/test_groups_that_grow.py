@@ -29,6 +29,7 @@ def test_no_two_parameters_share_a_stream():
     opt = Langevin([{"params": [a]}, {"params": [b]}], temperature=0.1)
     del opt.param_groups[0]
     opt.add_param_group({"params": [c]})
+    assert len(set(streams(opt))) == 2
     opt.param_groups[0] = {"params": [d]}
     step(opt)
     assert len(set(streams(opt))) == len(streams(opt)) == 2

@@ -107,7 +107,7 @@ class Constraint:
 
     def drift_(self, x: Phase, h: Scalar) -> object:
         """A: follow the geodesic with velocity p for a time h. What is returned is given to :meth:`finish_`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no drift_: words with A need one")
 
     def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> object:
         """L: q ← the retraction of q − h·force + size·normals. Returns a hint as :meth:`drift_` does."""
@@ -121,7 +121,7 @@ class Constraint:
 
     def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> object:
         """q ← the retraction of q + step. Returns a hint as :meth:`drift_` does."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no retract_: the word L needs one")
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
         """After the last letter of a step: write what the user sees; ``polish``: also remove accumulated rounding."""
