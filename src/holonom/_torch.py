@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -166,6 +167,12 @@ def guards_where(keep: Callable[[str], bool]) -> dict[str, Any]:
     if not hasattr(torch.compiler, "skip_all_guards_unsafe"):
         return {}
     return {"guard_filter_fn": lambda guards: [keep(guard.name) for guard in guards]}
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton can be imported; torch's CUDA builds bring it along."""
+    return importlib.util.find_spec("triton") is not None
 
 
 # ── optimizers ───────────────────────────────────────────────────────────────────────────────────

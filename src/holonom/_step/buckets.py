@@ -38,7 +38,8 @@ class Bucket:
         self.space = space.in_half_precision() if self.narrow else space
         self.elements = sum(p.numel() for p in params)
         self.degrees_of_freedom = sum(space.degrees_of_freedom(p.detach()) for p in params)
-        self._streams = [int(s["stream"]) for s in states if "stream" in s]
+        self.streams = [int(s["stream"]) for s in states if "stream" in s]
+        self.kept: dict[Any, Any] = {}  # what a backend needs to know of the memory; valid as long as the views
         self._memory: list[Any] = []
         self._views: list[Phase] = []
         self._parts: dict[tuple[bool, ...], Bucket] = {}
@@ -81,7 +82,7 @@ class Bucket:
         # A tensor subclass without an address of its own does not say where its memory is.
         if memory == self._memory and all(entry[0] for entry in memory[2 : len(self.params) + 2]):
             return False
-        self._memory, self._views = memory, []
+        self._memory, self._views, self.kept = memory, [], {}
         return True
 
     def views(self) -> list[Phase]:
@@ -180,7 +181,7 @@ class Bucket:
         if key not in self._layouts:
             slots = self.space.slots[:1] if overdamped else self.space.slots[1:]
             tensors = [*self.params, *(state[slot] for slot in slots for state in self.states)]
-            streams = [2 * stream + part for part in range(1 + len(slots)) for stream in self._streams]
+            streams = [2 * stream + part for part in range(1 + len(slots)) for stream in self.streams]
             self._layouts[key] = Layout([x.shape[replica_dims:] for x in tensors], streams, self.device)
         return self._layouts[key]
 

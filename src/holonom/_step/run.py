@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._random import philox
-from .._torch import full_precision
+from .._torch import full_precision, has_triton
 from ..scheme import OVERDAMPED, Op, compile_word
 from .buckets import Bucket, State
 from .integrate import Eager, Normals, Scalar
@@ -24,6 +24,7 @@ COMPILE_AFTER = 5_000_000_000  # weights × steps after which the time saved exc
 DRAW_COST = 10  # a draw takes about as long as ten letters, so that compiling it pays ten times sooner
 DRAW_CALL = 26_000  # elements that take as long to draw as the call itself
 FORCES = frozenset("BLM")
+KERNEL_DEVICES = {"cuda"}  # tests add "cpu", where Triton's interpreter runs the kernels
 
 
 class Work(NamedTuple):
@@ -101,7 +102,7 @@ def run(
     group, buckets, gradients = work
     space = buckets[0].space
     backend = choose_backend(group, buckets)
-    noise = _noise_source(group, anchor, buckets, overdamped=program[0].letter in OVERDAMPED)
+    noise = Noise(group, anchor, buckets, overdamped=program[0].letter in OVERDAMPED)
     xi = anchor["thermostat"].clone() if "thermostat" in anchor else None
     draw = 0 if ends_step else -len(program)  # draws of synchronize() are not those of the step that follows
     sign = -1.0 if group["maximize"] else 1.0
@@ -126,11 +127,28 @@ def run(
 
 def choose_backend(group: Group, buckets: list[Bucket]) -> Eager:
     """By sizes and counts alone, never by a clock: a resumed run changes backends at the same step."""
-    if not buckets[0].space.traits.rowwise or not pays(group, sum(b.elements for b in buckets)):
+    if not buckets[0].space.traits.rowwise:
+        return Eager()
+    if has_kernels(group, buckets):
+        from .._backends.triton import Triton
+
+        return Triton(group["seed"])
+    if not pays(group, sum(b.elements for b in buckets)):
         return Eager()
     from .._backends.inductor import Inductor
 
     return Inductor()
+
+
+def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
+    """Whether a GPU's kernels can run this step. ``fuse=False`` keeps to the reference; a trace has its own kernels."""
+    if buckets[0].device.type not in KERNEL_DEVICES or group["fuse"] is False or torch.compiler.is_compiling():
+        return False
+    if not has_triton():
+        return False
+    from .._backends.triton import fits
+
+    return fits(buckets)
 
 
 def pays(group: Group, elements: int) -> bool:
@@ -139,21 +157,20 @@ def pays(group: Group, elements: int) -> bool:
     return elements * group["step"] >= COMPILE_AFTER if fuse is None else fuse
 
 
-def _noise_source(
-    group: Group, anchor: State, buckets: list[Bucket], overdamped: bool
-) -> Callable[[Bucket, int], list[Normals]]:
-    """Normals by bucket and draw."""
-    fill: Callable[..., Tensor] = philox.normals
-    if pays(group, DRAW_COST * (DRAW_CALL + sum(b.elements for b in buckets))):
-        from .._backends.inductor import compiled_normals
+class Noise:
+    """Normals by bucket and draw: what a group's seed, its clock and a parameter's stream make of a draw's number."""
 
-        fill = compiled_normals
+    def __init__(self, group: Group, anchor: State, buckets: list[Bucket], overdamped: bool) -> None:
+        self.seed, self.clock, self.overdamped = group["seed"], anchor["clock"], overdamped
+        self.fill: Callable[..., Tensor] = philox.normals
+        if pays(group, DRAW_COST * (DRAW_CALL + sum(b.elements for b in buckets))):
+            from .._backends.inductor import compiled_normals
 
-    def normals(bucket: Bucket, draw: int) -> list[Normals]:
-        seeds, clock = philox.as_seed(group["seed"], bucket.device), anchor["clock"].to(bucket.device)
-        return bucket.normals(seeds, clock, draw, overdamped, fill)
+            self.fill = compiled_normals
 
-    return normals
+    def __call__(self, bucket: Bucket, draw: int) -> list[Normals]:
+        seeds, clock = philox.as_seed(self.seed, bucket.device), self.clock.to(bucket.device)
+        return bucket.normals(seeds, clock, draw, self.overdamped, self.fill)
 
 
 def stages(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None, bool]]:

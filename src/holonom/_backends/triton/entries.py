@@ -1,0 +1,169 @@
+"""The kernel of spaces that act entry by entry: a stage of a program on all tensors of a bucket, in one launch.
+
+A program instance has one chunk of one replica of one tensor. Where tensors lie is read from tables, so that new shapes
+and numbers need no new kernel. See :class:`holonom._backends.triton.tables.Table` for the tables.
+"""
+
+from __future__ import annotations
+
+
+import triton
+import triton.language as tl
+
+from .functions import angle_of, arc_sine, four_normals, sine_and_cosine
+
+CHUNK = 1024  # entries of one program instance: 256 blocks of four normals
+LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.fromkeys("CDF", 3)
+"""The code of a letter. C, D and F are O with other coefficients."""
+LIFTS = 4 * 2.0**-23
+"""By how much a sine and θ/r may differ before the weight decides the angle; holonom.constraints.Circle has the rule."""
+
+
+@triton.jit
+def step_entries(
+    chunks,
+    tensors,
+    gradients,
+    numbers,
+    draws,
+    seeds,
+    clock,
+    skip,
+    partial,
+    sign,
+    radius,
+    limit,
+    rounding,
+    numbers_stride,
+    seeds_stride,
+    LETTERS: tl.constexpr,
+    NORMALS: tl.constexpr,
+    LENGTH: tl.constexpr,
+    CIRCLE: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+    FORCE: tl.constexpr,
+    DECAY: tl.constexpr,
+    SKIP: tl.constexpr,
+    ENERGY: tl.constexpr,
+    FINISH: tl.constexpr,
+    TAKE_UP: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    GRADIENT: tl.constexpr,
+):
+    """Letters on q, p and, on circles, the angle s in turns.
+
+    ``LETTERS`` has four bits a letter, from the lowest on; ``NORMALS`` says in the same way which draw of the stage a
+    letter takes (0: none). ``numbers`` has two coefficients a letter and the weight decay, ``numbers_stride`` apart by
+    rows and one replica apart by columns (``numbers_stride`` 1: the same for all).
+    """
+    chunk = tl.program_id(0).to(tl.int64)
+    tensor = tl.load(chunks + 3 * chunk)
+    replica = tl.load(chunks + 3 * chunk + 1)
+    start = tl.load(chunks + 3 * chunk + 2)
+    entry = tensors + 6 * tensor
+    count = tl.load(entry + 4)
+    q_at = tl.load(entry).to(tl.pointer_type(WEIGHT)) + replica * count
+    p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
+    s_at = tl.load(entry + 2).to(tl.pointer_type(tl.float32)) + replica * count
+    g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + replica * count
+    column = tl.where(numbers_stride > 1, replica, 0)
+    lanes = tl.arange(0, 256)
+    if SKIP:
+        count = tl.where(tl.load(skip) != 0, 0, count)
+    if NORMALS > 0:
+        seed = tl.load(seeds + replica * seeds_stride)
+        step = tl.load(clock)
+        stream = 2 * tl.load(entry + 5)
+        block = start // 4 + lanes
+        first = four_normals(seed, step, block, stream, tl.load(draws))
+        if CIRCLE and MOMENTUM == 0:
+            second = four_normals(seed, step, block, stream + 1, tl.load(draws))
+        elif NORMALS >= 0:  # two draws at most; a stage with more is run by the reference
+            second = four_normals(seed, step, block, stream, tl.load(draws + 1))
+    energy = 0.0
+    for w in tl.static_range(4):
+        at = start + (lanes // 32) * 128 + lanes % 32 + 32 * w
+        mask = at < count
+        q = tl.load(q_at + at, mask, 0.0).to(tl.float32)
+        if MOMENTUM:
+            p = tl.load(p_at + at, mask, 0.0)
+        if CIRCLE:
+            s = tl.load(s_at + at, mask, 0.0)
+            if TAKE_UP:
+                sine, _ = sine_and_cosine(s)
+                ratio = q / radius
+                inside = tl.minimum(tl.maximum(ratio, -limit), limit)
+                found = tl.where(tl.abs(ratio) >= 1 - 4.76837158203125e-07, inside, ratio)
+                allowed = 4.76837158203125e-07 + rounding * tl.abs(sine)
+                s = tl.where(tl.abs(ratio - sine) > allowed, arc_sine(found), s)
+        if FORCE:
+            f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
+            if DECAY:
+                f += tl.load(numbers + 2 * LENGTH * numbers_stride + column) * q
+        for i in tl.static_range(LENGTH):
+            a = tl.load(numbers + 2 * i * numbers_stride + column)
+            b = tl.load(numbers + (2 * i + 1) * numbers_stride + column)
+            if ((NORMALS >> (4 * i)) & 15) == 1:
+                z = first[w]
+            elif ((NORMALS >> (4 * i)) & 15) == 2:
+                z = second[w]
+            if ((LETTERS >> (4 * i)) & 15) == 1:  # A
+                if CIRCLE:
+                    s += a / (6.283185307179586 * radius) * p
+                else:
+                    q += a * p
+            elif ((LETTERS >> (4 * i)) & 15) == 2:  # B
+                if CIRCLE:
+                    _, cosine = sine_and_cosine(s)
+                    p -= a * (cosine * f)
+                else:
+                    p -= a * f
+            elif ((LETTERS >> (4 * i)) & 15) == 3:  # O, C, D, F
+                p *= a
+                if ((NORMALS >> (4 * i)) & 15) > 0:
+                    p += b * z
+            elif ((LETTERS >> (4 * i)) & 15) == 4:  # L
+                if CIRCLE:
+                    sine, cosine = sine_and_cosine(s)
+                    x, y = radius * sine - a * f, radius * cosine
+                    if ((NORMALS >> (4 * i)) & 15) > 0:
+                        x += b * z
+                        y += b * second[w]
+                    s = angle_of(x, y)
+                else:
+                    q -= a * f
+                    if ((NORMALS >> (4 * i)) & 15) > 0:
+                        q += b * z
+            else:  # M
+                q -= a * f
+                if ((NORMALS >> (4 * i)) & 15) > 0:
+                    q += b / 2 * (p + z)
+                    p = z
+        if CIRCLE:
+            if FINISH:
+                s -= tl.floor(s + 0.5)
+                sine, _ = sine_and_cosine(s)
+                tl.store(q_at + at, (radius * sine).to(WEIGHT), mask)
+            tl.store(s_at + at, s, mask)
+        else:
+            tl.store(q_at + at, q.to(WEIGHT), mask)
+        if MOMENTUM:
+            tl.store(p_at + at, p, mask)
+            if ENERGY:
+                energy += tl.sum(tl.where(mask, p * p, 0.0))
+    if ENERGY:
+        tl.store(partial + chunk, energy)
+
+
+@triton.jit
+def find_non_finite(chunks, tensors, gradients, flag, GRADIENT: tl.constexpr):
+    """Set the flag if an entry of a gradient is NaN or infinite."""
+    chunk = tl.program_id(0).to(tl.int64)
+    tensor = tl.load(chunks + 3 * chunk)
+    count = tl.load(tensors + 6 * tensor + 4)
+    at = tl.load(chunks + 3 * chunk + 2) + tl.arange(0, 1024)
+    g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + tl.load(chunks + 3 * chunk + 1) * count
+    g = tl.load(g_at + at, at < count, 0.0).to(tl.float32)
+    finite = tl.abs(g) < float("inf")
+    if tl.min(finite.to(tl.int32)) == 0:
+        tl.store(flag, 1)

@@ -1,0 +1,81 @@
+"""Device functions that the kernels share: sines in turns, and the normals of :mod:`holonom._random.philox`.
+
+Polynomials replace library sines, which would take longer than reading and writing the weights. Every absolute error
+is below 2e-7 (tests compare with float64).
+"""
+
+from __future__ import annotations
+
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sine_and_cosine(turns):
+    """sin 2πx and cos 2πx. The nearest quarter turn is taken off, polynomials do the rest, |y| ≤ 1/8."""
+    quarters = tl.floor(4 * turns + 0.5)
+    y = turns - 0.25 * quarters
+    w = y * y
+    s = 41.47289180404005 * w - 76.69786817691232
+    s = s * w + 81.60520472884694
+    s = s * w - 41.341702153450356
+    s = (s * w + 6.283185307152429) * y
+    c = 59.22028823752343 * w - 85.44284840046824
+    c = c * w + 64.939316172109
+    c = c * w - 19.739208650244336
+    c = c * w + 1.0
+    quadrant = quarters.to(tl.int32) & 3
+    odd = (quadrant & 1) == 1
+    sine = tl.where(odd, c, s)
+    cosine = tl.where(odd, s, c)
+    return tl.where(quadrant >= 2, -sine, sine), tl.where((quadrant == 1) | (quadrant == 2), -cosine, cosine)
+
+
+@triton.jit
+def arc_sine(x):
+    """asin(x)/2π for |x| ≤ 1: ¼ − √(1−|x|)·Q(|x|)."""
+    a = tl.minimum(tl.abs(x), 1.0)
+    q = 0.00011131235066593546 * a - 0.0006421248399275559
+    q = q * a + 0.0017709106959941275
+    q = q * a - 0.0033123566547131164
+    q = q * a + 0.005190262973309222
+    q = q * a - 0.008053877333689126
+    q = q * a + 0.014169798802708602
+    q = q * a - 0.03415484595123882
+    q = q * a + 0.25
+    turns = 0.25 - tl.sqrt(1 - a) * q
+    return tl.where(x < 0, -turns, turns)
+
+
+@triton.jit
+def angle_of(y, x):
+    """atan2(y, x)/2π, by the arc sine of the smaller coordinate, where that has all its digits."""
+    size = tl.sqrt(x * x + y * y)
+    inverse = 1 / tl.where(size > 0, size, 1.0)
+    steep = tl.abs(y) > tl.abs(x)
+    turns = arc_sine(tl.where(steep, tl.abs(x), tl.abs(y)) * inverse)
+    turns = tl.where(steep, 0.25 - turns, turns)
+    turns = tl.where(x < 0, 0.5 - turns, turns)
+    return tl.where(y < 0, -turns, turns)
+
+
+@triton.jit
+def four_normals(seed, step, block, stream, draw):
+    """The normals of elements 128·t + 32·w + j, w = 0 … 3, from block 32·t + j."""
+    block = block.to(tl.uint32)
+    zero = block * 0
+    counter = zero + step.to(tl.uint32), zero + stream.to(tl.uint32), zero + draw.to(tl.uint32)
+    a, b, c, d = tl.philox(seed, counter[0], block, counter[1], counter[2])
+    first, second = normal_pair(a, b)
+    third, fourth = normal_pair(c, d)
+    return first, second, third, fourth
+
+
+@triton.jit
+def normal_pair(u, v):
+    """Box–Muller of two 32-bit words."""
+    uniform = (u.to(tl.uint32, bitcast=True).to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    size = tl.sqrt(-2 * tl.log(uniform))
+    sine, cosine = sine_and_cosine(v.to(tl.int32, bitcast=True).to(tl.float32) * 2.3283064365386963e-10)
+    return size * cosine, size * sine
