@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -97,6 +98,11 @@ class Orthogonal(Viewed):
         other = copy.copy(self)
         other._short_steps = False
         return other
+
+    def with_view(self, view: View | str | None, ndim: int | None = None) -> Orthogonal:
+        if isinstance(view, View) and view.blocks == 1 and ndim == view.batch + 2:
+            view = replace(view, output=0)  # a matrix is orthogonal if its transpose is
+        return super().with_view(view, ndim)
 
     def momentum_name(self, q: Tensor) -> str:
         if self.iterations is not None:
