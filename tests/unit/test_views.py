@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from holonom import Ensemble, Langevin, init
+from holonom import Ensemble, Langevin, init, optimizer
 from holonom.constraints import Circle, Free, Orthogonal, Sphere, View
 from holonom.errors import ConstraintError
 from holonom.landscape import geodesic
@@ -267,6 +267,26 @@ def test_a_kernel_without_a_gradient_stays():
     assert opt.residuals()[0] < 1e-12
 
 
+@pytest.mark.parametrize("space", ["sphere", "orthogonal"])
+@pytest.mark.parametrize("case", KERNELS)
+def test_a_step_skipped_on_a_device_leaves_kernels_bit_for_bit(monkeypatch, case, space):
+    """Simulated on the CPU: the step runs, and what was there before is written."""
+    monkeypatch.setattr(optimizer, "skip_non_finite", lambda work: torch.tensor(skipped))
+    shape, view = KERNELS[case]
+    own = SPACES[space](view)
+    params = [kernel(shape, memory, own, key=i) for i, memory in enumerate(FORMATS.values())]
+    forces = [numbers(*shape, key=3)] * 2
+    skipped = False
+    opt = move(params, own, "BAOAB", forces)
+    before = [x.clone() for x in contents(opt, params)]
+    skipped = True
+    advance(params, opt, forces, 1)
+    assert all(map(torch.equal, contents(opt, params), before))
+    skipped = False
+    advance(params, opt, forces, 1)
+    assert not any(map(torch.equal, params, before))
+
+
 # ── blocks ──
 
 
@@ -368,19 +388,19 @@ def test_a_replica_equals_the_model_alone(space, word):
     models = ensemble.unstack()
     x = numbers(3, 5, 3, 3, 3)
 
-    def optimizer(model, batch, seed):
+    def build(model, batch, seed):
         views = {"up.weight": View(batch, 1), "packed.weight": View(batch, 0, 2)}
         named = dict(model.named_parameters())
         groups = [{"params": [named[name]], "constraint": SPACES[space](view)} for name, view in views.items()]
         return Langevin(groups, 0.1, scheme=word, temperature=0.01, seed=seed)
 
-    several = optimizer(ensemble, 1, ensemble.seeds)
+    several = build(ensemble, 1, ensemble.seeds)
     for batch in x:
         several.zero_grad()
         ensemble(batch).sum().backward()
         several.step()
     for i, model in enumerate(models):
-        alone = optimizer(model, 0, ensemble.seeds[i])
+        alone = build(model, 0, ensemble.seeds[i])
         for batch in x:
             alone.zero_grad()
             model(batch).backward()

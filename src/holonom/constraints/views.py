@@ -52,8 +52,7 @@ class View:
 
     def read(self, q: Tensor) -> Tensor:
         """The matrices; a view of q's memory where its strides allow one, else a copy."""
-        x = self._arrange(q)
-        return x.flatten(self.batch + (self.blocks > 1) + 1)
+        return self._arrange(q).flatten(self._columns)
 
     def write_(self, q: Tensor, matrices: Tensor) -> None:
         """The inverse of :meth:`read`."""
@@ -68,7 +67,7 @@ class View:
         """Whether :meth:`read` gives a view of q's memory."""
         x = self._arrange(q)
         try:
-            x.view(*x.shape[: self.batch + (self.blocks > 1) + 1], -1)
+            x.view(*x.shape[: self._columns], x.shape[self._columns :].numel())
         except RuntimeError:
             return False
         return True
@@ -93,13 +92,21 @@ class View:
                 f"blocks must divide the number of outputs, in dimension {self.batch + self.output}"
             )
 
+    @property
+    def _columns(self) -> int:
+        """The dimension of the matrices' columns."""
+        return self.batch + (self.blocks > 1) + 1
+
     def _arrange(self, q: Tensor) -> Tensor:
         """(\\*batch, [blocks,] outputs, …) before the rest is flattened; always a view."""
-        x = q.movedim(self.batch + self.output, self.batch)
+        x = q.movedim(self.batch + self.output, self.batch) if self.output else q
         if self.blocks > 1:
             sizes = (self.blocks, x.shape[self.batch] // self.blocks)
             x = x.unflatten(self.batch, sizes)  # type: ignore[no-untyped-call]
         return x
+
+
+CONVOLUTIONS = {"conv": View(), "batch conv": View(1)}
 
 
 class Viewed(Constraint):
@@ -110,12 +117,14 @@ class Viewed(Constraint):
     """
 
     block_view: View | str | None
+    reading: View | None  # of a block_view by its name; None reads a parameter as it is
 
     def _set_view(self, view: View | str | None) -> None:
         if not isinstance(view, View) and view not in NAMES:
             names = ", ".join(map(repr, NAMES))
             raise ConstraintError(f"{type(self).__name__}: view must be one of {names} or a View, got {view!r}")
         self.block_view = view
+        self.reading = view if isinstance(view, View) else CONVOLUTIONS.get(view or "")
 
     def with_view(self: S, view: View | str | None, ndim: int | None = None) -> S:
         if self.block_view != "auto":
@@ -123,37 +132,27 @@ class Viewed(Constraint):
         other = copy.copy(self)
         other._set_view(view)
         if ndim is not None and isinstance(other.block_view, View):
-            other.block_view = other.block_view.named(ndim)
+            other._set_view(other.block_view.named(ndim))
         return other
-
-    def reading(self, ndim: int) -> View | None:
-        """The view of a parameter with ``ndim`` dimensions; None reads it as it is."""
-        if isinstance(self.block_view, View) or self.block_view in ("auto", None):
-            return self.block_view if isinstance(self.block_view, View) else None
-        return View({"conv": 0, "batch conv": 1}.get(self.block_view, ndim - 2))
 
     def matrices(self, q: Tensor) -> Tensor:
         """(…, outputs, inputs), a view of q's memory where its strides allow one, else a copy."""
-        reading = self.reading(q.ndim)
-        return q if reading is None else reading.read(q)
+        return q if self.reading is None else self.reading.read(q)
 
     def view(self, q: Tensor) -> Tensor:
         return self.matrices(q)
 
     def write_(self, q: Tensor, block: Tensor) -> None:
-        reading = self.reading(q.ndim)
-        if reading is None:
+        if self.reading is None:
             q.copy_(block)
         else:
-            reading.write_(q, block)
+            self.reading.write_(q, block)
 
     def is_view(self, q: Tensor) -> bool:
-        reading = self.reading(q.ndim)
-        return reading is None or reading.is_view(q)
+        return self.reading is None or self.reading.is_view(q)
 
     def readable(self, x: Tensor) -> Tensor:
-        reading = self.reading(x.ndim)
-        return x if reading is None else reading.readable(x)
+        return x if self.reading is None else self.reading.readable(x)
 
     def check_view(self, q: Tensor, name: str) -> None:
         """Raise :class:`ConstraintError` if the view cannot read this tensor."""

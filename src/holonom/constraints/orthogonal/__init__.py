@@ -114,8 +114,7 @@ class Orthogonal(Viewed):
         return matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
 
     def write_(self, q: Tensor, block: Tensor) -> None:
-        reading = self.reading(q.ndim)
-        outputs = q.shape[-2] if reading is None else reading.outputs(q)
+        outputs = q.shape[-2] if self.reading is None else self.reading.outputs(q)
         super().write_(q, block if block.shape[-2] == outputs else block.mT)
 
     def check(self, q: Tensor, name: str) -> None:
