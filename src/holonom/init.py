@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .constraints import Circle, Orthogonal, Sphere
-from .constraints.base import as_matrix
+from .constraints import Circle, Orthogonal, Sphere, View
 
 
 @torch.no_grad()
@@ -43,19 +42,19 @@ def sphere_(weight: Tensor, space: Sphere, generator: torch.Generator | None = N
     if space.has_slack:
         norm = norm + torch.empty_like(norm).normal_(generator=generator).square()
     radius = space.radius.to(rows)[..., None] if isinstance(space.radius, Tensor) else space.radius
-    rows.copy_(draw * (radius / norm.sqrt()))
+    space.write_(weight, draw * (radius / norm.sqrt()))
     space.land_(weight, "the weight")
     return weight
 
 
 @torch.no_grad()
-def orthogonal_(weight: Tensor, view: str | None = None, generator: torch.Generator | None = None) -> Tensor:
+def orthogonal_(weight: Tensor, view: View | str | None = "auto", generator: torch.Generator | None = None) -> Tensor:
     """A Haar-random orthogonal matrix (Saxe et al.), tall, wide or square; ``view`` as in ``Orthogonal``."""
     space = Orthogonal(view)
     space.check(weight, "the weight")
-    block = as_matrix(weight, view)
-    flat = block.reshape(-1, *block.shape[-2:])
+    block = space.matrices(weight)
+    flat = torch.empty_like(block).reshape(-1, *block.shape[-2:])
     for matrix in flat:
         nn.init.orthogonal_(matrix, generator=generator)
-    block.copy_(flat.reshape(block.shape))
+    space.write_(weight, flat.reshape(block.shape))
     return weight

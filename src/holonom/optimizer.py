@@ -121,6 +121,7 @@ class Langevin(Diagnosed, Checkpointed):
         space = group.pop("constraint", self._default_space) or Free()
         if not isinstance(space, Constraint):
             raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
+        space = space.with_view(None)  # parameters without a module are read as they are
         hyper.check_group({**self.defaults, **group}, space)
         if isinstance(group["params"], set):
             raise TypeError("optimizer parameters need to be organized in ordered collections: give a list, not a set")

@@ -10,7 +10,7 @@ from torch import nn
 from holonom import Langevin
 from holonom._backends import inductor
 from holonom._step.buckets import Bucket
-from holonom.constraints import Circle, Sphere
+from holonom.constraints import Circle, Sphere, View
 
 SPACES = {"free": None, "circle": Circle(1.5), "sphere": Sphere(9.0)}
 SHAPES = ((6, 10), (10,))
@@ -158,6 +158,25 @@ def test_gradients_may_lie_in_any_order(space, device):
     pair.step(2, lazily_negated)
     pair.step(2)
     pair.check()
+
+
+@pytest.mark.parametrize("view", [View(output=1), pytest.param("conv", marks=long)], ids=str)
+def test_kernels_without_a_view_of_their_rows_are_compiled(view, device, kernels):
+    """A channels_last convolution, a transposed one: positions are copied into a kernel's memory and back."""
+    start = torch.rand(4, 3, 5, 2, generator=torch.Generator().manual_seed(0)) / 10
+    runs = []
+    for fuse in (True, False):
+        own = [start.clone(memory_format=m).to(device) for m in (torch.contiguous_format, torch.channels_last)]
+        params = [nn.Parameter(x) for x in own]
+        opt = Langevin(params, 0.1, constraint=Sphere(9.0, view=view), fuse=fuse)
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.sin(7 * p.detach())
+            opt.step()
+        assert opt.residuals()[0] < 1e-5
+        runs.append([p.detach() for p in params] + [opt.state[p]["momentum"] for p in params])
+    torch.testing.assert_close(*runs, rtol=1e-5, atol=1e-6)
+    assert len(kernels) == 3
 
 
 def test_gradients_are_not_kept_alive(device):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from holonom import Langevin
-from holonom.constraints import Circle, Orthogonal, Sphere
+from holonom.constraints import Circle, Orthogonal, Sphere, View
 from holonom.errors import NonFiniteGradientError
 
 from .cases import CASES, Case, Net, assert_equal, backward, build, every_case, few_cases, snapshot, train
@@ -205,7 +205,9 @@ def test_the_compiled_step_is_the_same_step_on_the_device(dtype, space, monkeypa
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=5e-6 if dtype == torch.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("space", [None, Circle(1.0)], ids=["free", "circle"])
+@pytest.mark.parametrize(
+    "space", [None, Circle(1.0), Sphere(9.0, view="conv"), Sphere(9.0, view=View(output=1))], ids=str
+)
 def test_weights_with_channels_last_are_compiled_and_masked(space, monkeypatch):
     monkeypatch.setattr("holonom._backends.inductor.warn_uncompiled", lambda error: pytest.fail(str(error)))
     runs = []

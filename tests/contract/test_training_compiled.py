@@ -15,7 +15,7 @@ from holonom._training.graphs import GraphedStep
 from holonom._training.stepper import Stepper
 from holonom._training.whole import WholeStep
 from holonom.batches import Shuffled
-from holonom.constraints import Circle, Sphere
+from holonom.constraints import Circle, Sphere, View
 from holonom.scheme import compile_word
 from holonom.training import train
 
@@ -74,6 +74,39 @@ def test_a_compiled_step_in_double_precision_is_exact_to_double_precision():
         train(ensemble, optimizer, loss, batches, STEPS, evaluate=lambda e: {}, compiled=compiled)
         found.append([p.detach() for p in ensemble.parameters()])
     torch.testing.assert_close(found[0], found[1], rtol=1e-13, atol=1e-13)
+
+
+class Upsampled(nn.Module):
+    """A transposed convolution, whose rows are no view of its memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 3, 2) / 10)
+
+    def forward(self, x):
+        return nn.functional.conv_transpose1d(x[:, :, None], self.weight).mean((1, 2))
+
+
+def test_a_whole_step_writes_weights_whose_rows_are_copies(whole_steps, monkeypatch):
+    """Traced and made functional, without Inductor, whose kernels are not what is tested."""
+
+    def compile_step(function, options):
+        return torch.compile(with_own_code(function), backend="aot_eager", fullgraph=True, dynamic=False)
+
+    monkeypatch.setattr(stepper, "compile_step", compile_step)
+    found = []
+    for compiled in (False, True):
+        ensemble = Ensemble(Upsampled, R)
+        before = ensemble.weight.detach().clone()
+        x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
+        batches = Shuffled(x, (x[:, 0] > 0).float(), 4, ensemble.seeds)
+        space = Sphere(1.0, view=View(batch=1, output=1))
+        optimizer = Langevin(ensemble.parameters(), 0.1, temperature=0.01, constraint=space, seed=ensemble.seeds)
+        train(ensemble, optimizer, loss, batches, STEPS, evaluate=lambda e: {}, compiled=compiled)
+        assert not torch.equal(ensemble.weight, before)
+        found.append([ensemble.weight.detach(), optimizer.state[ensemble.weight]["momentum"]])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=2e-5)
+    assert len(whole_steps) == STEPS
 
 
 # ── numbers that change ───────────────────────────────────────────────────────────────────────────

@@ -128,12 +128,6 @@ def test_without_names_a_parameter_is_known_by_its_number():
         Langevin(groups, lr=0.1)
 
 
-def test_convolutions_need_contiguous_memory():
-    weight = torch.nn.Parameter(torch.ones(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
-    with pytest.raises(ConstraintError, match=r"call \.contiguous\(\)"):
-        Langevin([weight], lr=0.1, constraint=Orthogonal(view="conv"))
-
-
 SHARED = parameter([1.0, 2.0])
 PARAMETERS = [
     ([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], TypeError, "torch.complex64"),

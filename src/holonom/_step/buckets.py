@@ -18,6 +18,7 @@ from ..constraints.base import MOMENTA, Constraint
 from .integrate import Normals, Phase, Scalar, over
 
 State = dict[str, Any]
+MOVED = (*MOMENTA, "last_noise")  # state of a parameter's shape that is viewed as its blocks
 MAX_PARTS = 32  # selections that a bucket remembers
 MAX_STACKED = 65_536  # entries of a matrix; on a CPU a larger one keeps all cores busy, and the copy would not pay
 
@@ -42,6 +43,7 @@ class Bucket:
         self.kept: dict[Any, Any] = {}  # what a backend needs to know of the memory; valid as long as the views
         self._memory: list[Any] = []
         self._views: list[Phase] = []
+        self._copied = True  # positions of some views are copies
         self._parts: dict[tuple[bool, ...], Bucket] = {}
         self._layouts: dict[tuple[int, bool], Layout] = {}
         many, on_host = len(params) > 1, self.device.type == "cpu"
@@ -73,28 +75,39 @@ class Bucket:
 
     def refresh(self) -> bool:
         """Make the views again if a radius, or the memory of parameters or state, has changed; returns whether."""
+        memory = self._locate()
+        # A tensor subclass without an address of its own does not say where its memory is.
+        if memory == self._memory and all(entry[0] for entry in memory[2 : len(self.params) + 2]):
+            return False
+        for state in self.states:  # momenta are written through views, by others than steps, too
+            state.update({name: self.space.readable(state[name]) for name in MOVED if name in state})
+        self._memory, self._views, self.kept = self._locate(), [], {}
+        self._copied = not all(self.space.is_view(p) for p in self.params)
+        return True
+
+    def _locate(self) -> list[Any]:
+        """Where the memory of views is, and in which order."""
         radius = getattr(self.space, "radius", None)  # views hold it, in the parameter's precision
         memory: list[Any] = [(id(radius), version(radius)) if isinstance(radius, Tensor) else radius]
         memory += [torch.is_inference_mode_enabled()]
         memory += [(p.data_ptr(), p.stride(), p.shape, p.dtype) for p in self.params]
         state = (x for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream")
-        memory += [(x.data_ptr(), x.stride()) for x in state]
-        # A tensor subclass without an address of its own does not say where its memory is.
-        if memory == self._memory and all(entry[0] for entry in memory[2 : len(self.params) + 2]):
-            return False
-        self._memory, self._views, self.kept = memory, [], {}
-        return True
+        return memory + [(x.data_ptr(), x.stride()) for x in state]
 
     def views(self) -> list[Phase]:
-        """One phase a parameter, of block-shaped views, valid until the next :meth:`refresh`."""
-        if torch.compiler.is_compiling():  # views made outside the trace would be copied in and out
+        """One phase a parameter, of block-shaped views, valid until the next :meth:`refresh`.
+
+        Positions whose order in memory allows no view are copies, made anew by every call.
+        """
+        # Views made outside a trace would be copied in and out.
+        if self._copied or torch.compiler.is_compiling():
             return [self._view(p, s) for p, s in zip(self.params, self.states, strict=True)]
         if not self._views:
             self._views = [self._view(p, s) for p, s in zip(self.params, self.states, strict=True)]
         return self._views
 
     def _view(self, p: Tensor, state: State) -> Phase:
-        names = [name for name in (*MOMENTA, "last_noise") if name in state]
+        names = [name for name in MOVED if name in state]
         momentum = state[names[0]] if names else None
         slack, slack_p = [*(state.get(slot) for slot in self.space.slots), None, None][:2]
         q = p.detach()
@@ -135,6 +148,9 @@ class Bucket:
                 before = [self._join(olds)] if self._joins else olds
                 news = tuple(torch.where(skip.to(x.device), old, x) for old, x in zip(before, news, strict=True))
             copy_(olds, self._split(news[0]) if self._joins else news)
+        if self._copied:
+            for p, view in zip(self.params, views, strict=True):
+                self.space.write_(p.detach(), view.q)
 
     def forces(self, gradients: Sequence[Tensor], sign: float, decay: Scalar) -> list[Tensor]:
         """±∇L + λq at the positions before the step; gradients are never written."""

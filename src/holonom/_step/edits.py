@@ -19,7 +19,7 @@ def kind_of(p: Tensor) -> Kind:
 
 
 def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
-    """model.to() leaves the state behind, and a new memory layout may no longer be viewed as blocks."""
+    """model.to() leaves the state behind. Another order in memory is no reason to refuse."""
     for p, name in zip(bucket.params, bucket.names, strict=True):
         dtype, device, shape = kinds[p]
         if p.dtype != dtype or p.device != device:

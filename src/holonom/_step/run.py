@@ -148,7 +148,9 @@ def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
         return False
     from .._backends.triton import fits
 
-    return fits(buckets)
+    seed = group["seed"]
+    replicas = len(seed) if isinstance(seed, Tensor) and seed.ndim else 1
+    return fits(buckets, group["scheme"], replicas)
 
 
 def pays(group: Group, elements: int) -> bool:

@@ -109,7 +109,8 @@ def create(
             landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0)))
         state[p] = {"stream": torch.tensor(first + number)}  # on the host, which alone reads it
         if not scheme.overdamped:
-            state[p][space.momentum_name(p.detach())] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+            momentum = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+            state[p][space.momentum_name(p.detach())] = space.readable(momentum)
         elif scheme.word == "M":
             state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
         lift_(space, p, state[p])

@@ -6,5 +6,6 @@ from .free import Free
 from .levelset import LevelSet
 from .orthogonal import Orthogonal
 from .sphere import Sphere
+from .views import View
 
-__all__ = ["Circle", "Constraint", "Free", "LevelSet", "Orthogonal", "Sphere"]
+__all__ = ["Circle", "Constraint", "Free", "LevelSet", "Orthogonal", "Sphere", "View"]

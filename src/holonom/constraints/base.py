@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Hashable
 from numbers import Real
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from torch import Tensor
 from .._step.integrate import Normals, Phase, Scalar, add_scaled_
 from ..errors import ConstraintError
 
-VIEWS = (None, "conv", "batch", "batch conv")
+if TYPE_CHECKING:
+    from .views import View
+
 MOMENTA = ("momentum", "spin", "chord")
 
 
@@ -62,8 +64,27 @@ class Constraint:
     # ── tensors and blocks ───────────────────────────────────────────────────────────────────────
 
     def view(self, q: Tensor) -> Tensor:
-        """The tensor as (…, *block); always a view, never a copy."""
+        """The tensor as (…, *block): a view of its memory where :meth:`is_view` says so, else a copy."""
         return q
+
+    def is_view(self, q: Tensor) -> bool:
+        """Whether :meth:`view` gives a view. If not, :meth:`write_` puts back what was written to the copy."""
+        return True
+
+    def write_(self, q: Tensor, block: Tensor) -> None:
+        """The inverse of :meth:`view`."""
+        q.copy_(block)
+
+    def readable(self, x: Tensor) -> Tensor:
+        """The same tensor, copied to another order in memory if :meth:`view` would not give a view of it."""
+        return x
+
+    def with_view(self, view: View | str | None, ndim: int | None = None) -> Constraint:
+        """The space that reads parameters by ``view``, if its own view is "auto"; else itself: what was given wins.
+
+        ``ndim``, the parameter's dimensions, turns a ``View`` that has a name into that name, by which it is printed.
+        """
+        return self
 
     def radius_of(self, q: Tensor) -> Scalar | None:
         """The radius of every block of a tensor, so that it broadcasts against the blocks; None if there is none."""
@@ -143,35 +164,6 @@ class Constraint:
     def cotangency(self, x: Phase) -> Tensor:
         """The largest violation of ∇g·p = 0."""
         return torch.zeros((), device=x.q.device)
-
-
-def as_matrix(q: Tensor, view: str | None) -> Tensor:
-    """The (…, rows, columns) view of a tensor of more than two dimensions that ``view`` names."""
-    if view == "conv":
-        return q.flatten(1)
-    if view == "batch conv":
-        return q.flatten(2)
-    return q
-
-
-def check_view(q: Tensor, name: str, view: str | None, space: str) -> None:
-    """A tensor of more than two dimensions needs a view; none is guessed."""
-    if q.ndim > 2 and view is None:
-        raise ConstraintError(
-            f"{space} on {name} of shape {tuple(q.shape)}: say how to read more than two dimensions: "
-            f"view='conv' for (out, in·kh·kw), view='batch' for a stack of matrices, "
-            f"view='batch conv' for a stack of convolutions"
-        )
-    least = {"conv": 3, "batch": 3, "batch conv": 4}.get(view or "", 0)
-    if q.ndim < least:
-        raise ConstraintError(
-            f"{space} on {name}: view={view!r} needs at least {least} dimensions, the shape is {tuple(q.shape)}"
-        )
-    if view in ("conv", "batch conv") and not q.is_contiguous():
-        raise ConstraintError(
-            f"{space} on {name}: view={view!r} needs contiguous memory (not channels_last); "
-            f"call .contiguous() on the parameter before building the optimizer"
-        )
 
 
 def check_radius(radius: Scalar, space: str) -> None:

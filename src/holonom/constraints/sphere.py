@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .._step.integrate import Phase, Scalar, add_scaled_, over
 from ..errors import ConstraintError
-from .base import VIEWS, Constraint, Landing, as_matrix, check_radius, check_view, describe, inset, widened
+from .base import Landing, check_radius, describe, inset, widened
+from .views import View, Viewed
 
 
-class Sphere(Constraint):
+class Sphere(Viewed):
     r"""Hold every row at ‖w‖ ≤ r (``slack=True``, paper eq. 3) or at ‖w‖ = r (``slack=False``).
 
     With the slack variable as one more coordinate, x = (w, ξ) and π = (p_w, p_ξ), both are the
@@ -23,8 +25,10 @@ class Sphere(Constraint):
     - A:  the great circle, x ← cos(ωh) x + sin(ωh)/ω π,  π ← cos(ωh) π − ω sin(ωh) x,  ω = ‖π‖/r
     - L:  Euler–Maruyama, then x ← r x/‖x‖
 
-    A row is what stands in the last dimension; ``view="conv"`` takes one row per output channel,
-    (out, in·kh·kw), and ``view="batch"`` reads all leading dimensions as batch.
+    A row holds the weights of one output. ``view`` says how a parameter is read as (…, outputs, inputs): "auto", by
+    its module where presets and :func:`holonom.partition` know it and as it is otherwise, which more than two
+    dimensions are refused for; "conv", (out, in·kh·kw); "batch", all leading dimensions as batch; "batch conv", a stack
+    of convolutions; or a :class:`View`, whose ``blocks`` have no effect, because every row is constrained by itself.
 
     Args:
         radius: r, a float or a tensor with one radius per row.
@@ -32,15 +36,15 @@ class Sphere(Constraint):
         margin: at ‖w‖ = r the tangent along w is pure slack; rows at or beyond r land at r(1 − margin).
     """
 
-    def __init__(self, radius: Scalar = 1.0, slack: bool = True, view: str | None = None, margin: float = 1e-3) -> None:
+    def __init__(
+        self, radius: Scalar = 1.0, slack: bool = True, view: View | str | None = "auto", margin: float = 1e-3
+    ) -> None:
         check_radius(radius, "Sphere")
-        if view not in VIEWS:
-            raise ConstraintError(f"Sphere: view must be one of {VIEWS}, got {view!r}")
+        self._set_view(view)
         if not 0 < margin < 1:
             raise ConstraintError(f"Sphere: margin must lie between 0 and 1, got {margin}")
         self.radius = radius if isinstance(radius, Tensor) else float(radius)
         self.has_slack = slack
-        self.block_view = view
         self.margin = margin
         self.slots = ("slack", "slack_momentum") if slack else ()
 
@@ -51,13 +55,13 @@ class Sphere(Constraint):
     def kernel_key(self) -> Hashable:
         return (Sphere, self.has_slack) if type(self) is Sphere else repr(self)  # the radius is an input of kernels
 
-    def view(self, q: Tensor) -> Tensor:
-        return as_matrix(q, self.block_view)
+    def _set_view(self, view: View | str | None) -> None:
+        super()._set_view(replace(view, blocks=1) if isinstance(view, View) else view)
 
     def check(self, q: Tensor, name: str) -> None:
         if q.ndim == 0:
             raise ConstraintError(f"Sphere on {name}: a scalar has no rows; use Circle")
-        check_view(q, name, self.block_view, "Sphere")
+        self.check_view(q, name)
         rows = self.view(q).shape[:-1]
         if isinstance(self.radius, Tensor) and self.radius.ndim and self.radius.shape != rows:
             raise ConstraintError(
@@ -91,7 +95,7 @@ class Sphere(Constraint):
                 )
             shift = (target - norm).abs()
             off = shift > 4 * torch.finfo(q.dtype).eps * target
-        rows.mul_(torch.where(off, target / norm, torch.ones_like(norm)))
+        self.write_(q, rows * torch.where(off, target / norm, torch.ones_like(norm)))
         return Landing(int(off.sum()), norm.numel(), (shift * off).max().item() if q.numel() else 0.0)
 
     def lift(self, q: Tensor) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..constraints import Circle, Free, Orthogonal, Sphere
-from ..constraints.base import Constraint, as_matrix
+from ..constraints.base import Constraint
 from ..errors import ConstraintError
 from ..optimizer import Langevin
 from .points import Curve, Points, combine
@@ -129,7 +129,7 @@ def _on_spheres(space: Sphere, start: Tensor, end: Tensor, name: str) -> Callabl
 
     def at(alpha: Tensor) -> Tensor:
         row = _sine_ratio((1 - alpha), angle) * a + _sine_ratio(alpha, angle) * b
-        return row[..., :columns].reshape(start.shape)
+        return _as_weight(space, row[..., :columns], start)
 
     return at
 
@@ -146,16 +146,21 @@ def _by_rotation(space: Orthogonal, start: Tensor, end: Tensor, name: str) -> Ca
     The rotation of a tall weight acts in the span of its two ends only, with the smallest possible rotation of the rest
     of that span.
     """
-    matrix = as_matrix(start, space.block_view)
     first, last = space.view(start), space.view(end)
     shape = first.shape[-2:]
     turns = [_turn(a, b, name) for a, b in zip(first.reshape(-1, *shape), last.reshape(-1, *shape), strict=True)]
 
     def at(alpha: Tensor) -> Tensor:
         points = torch.stack([turn(alpha) for turn in turns]).reshape(first.shape)
-        return (points.mT if matrix.shape[-2] < matrix.shape[-1] else points).reshape(start.shape)
+        return _as_weight(space, points, start)
 
     return at
+
+
+def _as_weight(space: Constraint, block: Tensor, like: Tensor) -> Tensor:
+    weight = torch.empty_like(like)
+    space.write_(weight, block)
+    return weight
 
 
 def _turn(first: Tensor, last: Tensor, name: str) -> Callable[[Tensor], Tensor]:

@@ -10,41 +10,50 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..._step.buckets import Bucket
-from ..._step.integrate import Eager, Normals, Scalar
-from ..._step.letters import Ready
 from ..._random.philox import as_seed
-from ...constraints import Circle, Free
+from ..._step.buckets import Bucket
+from ..._step.integrate import Eager, Scalar
+from ..._step.letters import Ready
+from ...constraints import Circle, Free, Sphere
 from ...constraints.base import inset
 from .entries import LETTER, find_non_finite, step_entries
-from .tables import Table
+from .rows import ROWS, step_rows
+from .tables import Table, lanes_for, upload
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+WARPS = {64: 1, 256: 4, 1024: 8, 4096: 16}  # by the lanes of a kernel for rows
 MAX_DRAWS = 2  # of one stage
-MAX_LETTERS = 12
 
 
-def fits(buckets: Sequence[Bucket]) -> bool:
-    """Whether there are kernels for these buckets."""
-    return all(_fits(bucket) for bucket in buckets)
+def fits(buckets: Sequence[Bucket], word: str, replicas: int) -> bool:
+    """Whether there are kernels for these buckets and this word."""
+    if sum(word.count(letter) for letter in "ODF") > MAX_DRAWS:
+        return False
+    if "E" in word and any(bucket.narrow for bucket in buckets):  # positions would be rounded between two stages
+        return False
+    return all(_fits(bucket, replicas) for bucket in buckets)
 
 
-def _fits(bucket: Bucket) -> bool:
-    if "fits" not in bucket.kept:
+def _fits(bucket: Bucket, replicas: int) -> bool:
+    key = ("fits", replicas)
+    if key not in bucket.kept:
         kind, radius = type(bucket.space), getattr(bucket.space, "radius", 1.0)
+        positions = [bucket.space.view(p.detach()) for p in bucket.params]
         states = [x for s in bucket.states for x in s.values() if isinstance(x, Tensor) and x.is_floating_point()]
-        bucket.kept["fits"] = (
-            kind in (Free, Circle)
-            and not isinstance(radius, Tensor)
+        bucket.kept[key] = (
+            kind in (Free, Circle, Sphere)
+            and (kind is Sphere or not isinstance(radius, Tensor))
             and all(p.dtype in TYPES and p.is_contiguous() for p in bucket.params)
+            and all(x.is_contiguous() for x in positions)
             and all(x.dtype == torch.float32 and x.is_contiguous() for x in states)
+            and (kind is not Sphere or all(lanes_for(x.shape[-1]) is not None for x in positions))
+            and all(p.shape[:1] == (replicas,) for p in bucket.params if replicas > 1)
         )
-    return bool(bucket.kept["fits"])
+    return bool(bucket.kept[key])
 
 
 def table_of(bucket: Bucket, replicas: int) -> Table:
@@ -55,8 +64,21 @@ def table_of(bucket: Bucket, replicas: int) -> Table:
     return table
 
 
+def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
+    """Whether a gradient holds NaN or infinity, on the device."""
+    flag = torch.zeros((), dtype=torch.bool, device=pairs[0][0].device)
+    for bucket, gradients in pairs:
+        table = table_of(bucket, 1)
+        found = readable(gradients)
+        table.set_gradients(found)
+        find_non_finite[(table.entries.count,)](
+            table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[found[0].dtype], num_warps=4
+        )
+    return flag
+
+
 class Triton(Eager):
-    """Runs stages by kernels; what has none is run by the reference."""
+    """Runs stages by kernels."""
 
     def __init__(self, seed: int | Tensor) -> None:
         self.seed = seed
@@ -71,45 +93,74 @@ class Triton(Eager):
         skip: Tensor | None,
     ) -> None:
         self.buckets, self.sign, self.decay, self.skip = buckets, sign, decay, skip
-        self.has_force, self.starts = gradients is not None, True
+        self.starts = True
         self.tables = [table_of(bucket, self.replicas) for bucket in buckets]
-        self.partials: list[Tensor] = []
-        self.kept: list[list[Tensor]] = []  # copies of gradients, until the step ends
-        for bucket, table, found in zip(buckets, self.tables, gradients or (), strict=False):
-            self.kept.append(readable(bucket, found))
-            table.set_gradients(self.kept[-1])
+        self.gradients = [readable(found) for found in gradients or ()]  # copies live until the step ends
+        for table, found in zip(self.tables, self.gradients, strict=False):
+            table.set_gradients(found)
 
     def run(self, ops: Sequence[Ready], noise: Any, polish: bool | None) -> None:
-        self.partials = []
+        self.energies: list[Tensor] = []
+        letters, normals = codes(ops)
         for number, (bucket, table) in enumerate(zip(self.buckets, self.tables, strict=True)):
+            dtype = bucket.params[0].dtype
             numbers, draws = table.numbers(ops, self.decay)
-            letters, normals = codes(ops)
-            space = bucket.space
-            circle = isinstance(space, Circle)
             clock = noise.clock.to(bucket.device)
-            seeds = as_seed(self.seed, bucket.device)
             energy = polish is None and table.has_momentum
-            partial = torch.empty(table.size if energy else 1, device=bucket.device)
-            self.partials.append(partial)
-            step_entries[(table.size,)](
-                table.chunks, table.tensors, table.gradients, numbers, draws, seeds, clock,
-                clock if self.skip is None else self.skip, partial, self.sign,
-                float(space.radius) if circle else 1.0,
-                1 - inset(space.margin, bucket.params[0].dtype) if circle else 1.0,
-                torch.finfo(bucket.params[0].dtype).eps if bucket.narrow else 0.0,
-                numbers.shape[1], int(self.replicas > 1),
-                LETTERS=letters, NORMALS=normals, LENGTH=len(ops), CIRCLE=circle, MOMENTUM=table.has_momentum,
-                FORCE=self.has_force, DECAY=isinstance(self.decay, Tensor) or bool(self.decay),
-                SKIP=self.skip is not None, ENERGY=energy, FINISH=polish is not None, TAKE_UP=self.starts,
-                WEIGHT=TYPES[bucket.params[0].dtype],
-                GRADIENT=TYPES[self.kept[number][0].dtype] if self.kept else tl.float32,
-                num_warps=4,
-            )  # fmt: skip
+            places = (table.tensors, table.gradients, numbers, draws, as_seed(self.seed, bucket.device), clock)
+            options: dict[str, Any] = {
+                "LETTERS": letters,
+                "NORMALS": normals,
+                "LENGTH": len(ops),
+                "MOMENTUM": table.has_momentum,
+                "FORCE": bool(self.gradients),
+                "DECAY": isinstance(self.decay, Tensor) or bool(self.decay),
+                "SKIP": self.skip is not None,
+                "ENERGY": energy,
+                "TAKE_UP": self.starts,
+                "WEIGHT": TYPES[dtype],
+                "GRADIENT": TYPES[self.gradients[number][0].dtype] if self.gradients else tl.float32,
+            }
+            skip = clock if self.skip is None else self.skip
+            strides = (numbers.shape[1], int(self.replicas > 1))
+            rounding = torch.finfo(dtype).eps if bucket.narrow else 0.0
+            space = bucket.space
+            if isinstance(space, Sphere):
+                radii = self._radii(bucket)
+                limit = 1 - inset(space.margin, dtype)
+                for chunks in table.rows:
+                    partial = self._partial(chunks.count if energy else 1, bucket.device)
+                    step_rows[(chunks.count,)](
+                        chunks.table, *places, skip, partial, radii, self.sign, rounding, limit,
+                        int(radii.numel() > 1), *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes,
+                        ROW_COUNT=ROWS, num_warps=WARPS[chunks.lanes], **options,
+                    )  # fmt: skip
+            else:
+                circle = isinstance(space, Circle)
+                radius = float(space.radius) if circle else 1.0  # type: ignore[attr-defined]
+                limit = 1 - inset(space.margin, dtype) if circle else 1.0  # type: ignore[attr-defined]
+                partial = self._partial(table.entries.count if energy else 1, bucket.device)
+                step_entries[(table.entries.count,)](
+                    table.entries.table, *places, skip, partial, self.sign, radius, limit, rounding, *strides,
+                    CIRCLE=circle, FINISH=polish is not None, num_warps=4, **options,
+                )  # fmt: skip
         self.starts = False
 
+    def _partial(self, count: int, device: torch.device) -> Tensor:
+        partial = torch.empty(count, device=device)
+        self.energies.append(partial)
+        return partial
+
+    def _radii(self, bucket: Bucket) -> Tensor:
+        if "radii" not in bucket.kept:
+            radius = bucket.space.radius  # type: ignore[attr-defined]
+            found = radius.to(bucket.device, torch.float32).contiguous() if isinstance(radius, Tensor) else None
+            bucket.kept["radii"] = upload([radius], torch.float32, bucket.device) if found is None else found
+        radii: Tensor = bucket.kept["radii"]
+        return radii
+
     def kinetic_energy(self, replica_dims: int) -> Tensor:
-        sums = [partial.view(self.replicas, -1).sum(1) for partial in self.partials]
-        total = torch.stack(sums).sum(0)
+        total = torch.stack([partial.view(self.replicas, -1).sum(1) for partial in self.energies]).sum(0)
         return total if replica_dims else total[0]
 
     def positions(self) -> list[Tensor]:
@@ -118,12 +169,12 @@ class Triton(Eager):
     def end(self, skip: Tensor | None) -> None:
         for bucket, table in zip(self.buckets, self.tables, strict=True):
             increment_version([*bucket.params, *table.states])
-        self.kept = []
+        self.gradients = []
 
 
-def readable(bucket: Bucket, gradients: Sequence[Tensor]) -> list[Tensor]:
+def readable(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Gradients as kernels read them: of one dtype, contiguous, not lazily negated."""
-    dtype = gradients[0].dtype
+    dtype = gradients[0].dtype if gradients[0].dtype in TYPES else torch.float32
     return [
         g if g.dtype == dtype and g.is_contiguous() and not g.is_neg() else g.resolve_neg().to(dtype).contiguous()
         for g in gradients

@@ -2,51 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..._step.buckets import Bucket
+from ..._step.buckets import MOVED, Bucket
 from ..._step.integrate import Scalar
 from ..._step.letters import Ready
-from ...constraints.base import MOMENTA
+from ...constraints import Sphere
 from .entries import CHUNK
+from .rows import LANES, ROWS
+
+
+class Chunks(NamedTuple):
+    """What the program instances of one launch work on: tensor, replica, and where to start in it."""
+
+    table: Tensor
+    count: int
+    lanes: int = 0  # of a kernel for rows
 
 
 class Table:
     """Of one bucket, cut into chunks of one replica of one tensor.
 
     tensors: for every tensor the addresses of position, momentum, slack variable and its momentum, the entries of one
-        replica, and the number of its noise stream.
-    chunks: for every chunk its tensor, its replica and where it starts in it. All chunks of a replica stand together.
+        replica, the number of its noise stream, and the entries of a row.
+    entries: chunks of entries. All chunks of a replica stand together.
+    rows: chunks of rows, one launch for every class of lengths; none where the space acts entry by entry.
     gradients: for every tensor the address of its gradient, which may change from step to step.
     """
 
     def __init__(self, bucket: Bucket, replicas: int) -> None:
-        self.device = bucket.device
+        self.device, self.replicas = bucket.device, replicas
         counts = [p.numel() // replicas for p in bucket.params]
-        momenta = [next((s[name] for name in (*MOMENTA, "last_noise") if name in s), None) for s in bucket.states]
+        lengths = [bucket.space.view(p.detach()).shape[-1] if p.ndim else 1 for p in bucket.params]
+        momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, None, None)[:2]] for s in bucket.states]
         self.states = [x for x in (*momenta, *(x for pair in slots for x in pair)) if x is not None]
         self.has_momentum = momenta[0] is not None
         rows = [
-            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream]
-            for p, m, pair, count, stream in zip(bucket.params, momenta, slots, counts, bucket.streams, strict=True)
+            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, 0]
+            for p, m, pair, count, stream, length in zip(
+                bucket.params, momenta, slots, counts, bucket.streams, lengths, strict=True
+            )
         ]
-        starts = [np.arange(0, count, CHUNK) for count in counts]
-        of_one = np.concatenate([np.stack([np.full_like(s, t), s], -1) for t, s in enumerate(starts)])
-        chunks = np.empty((replicas, len(of_one), 3), dtype=np.int64)
-        chunks[:, :, 0], chunks[:, :, 2] = of_one[:, 0], of_one[:, 1]
-        chunks[:, :, 1] = np.arange(replicas)[:, None]
-        self.replicas, self.size = replicas, replicas * len(of_one)
         self.tensors = upload(rows, torch.int64, self.device)
-        self.chunks = torch.from_numpy(chunks).to(self.device)
+        self.entries = self._cut(range(len(counts)), counts, CHUNK)
+        self.rows: list[Chunks] = []
+        if isinstance(bucket.space, Sphere):
+            classes = [lanes_for(length) for length in lengths]
+            for lanes in sorted({lane for lane in classes if lane is not None}):
+                own = [i for i, lane in enumerate(classes) if lane == lanes]
+                cut = self._cut(own, [counts[i] // lengths[i] for i in own], ROWS)
+                self.rows.append(cut._replace(lanes=lanes))
         self.gradients = self.tensors  # of none
         self._addresses: list[int] = []
         self._numbers: dict[Any, tuple[list[Any], Tensor, Tensor]] = {}
+
+    def _cut(self, tensors: Iterable[int], sizes: Sequence[int], step: int) -> Chunks:
+        starts = [np.arange(0, size, step) for size in sizes]
+        pairs = zip(tensors, starts, strict=True)
+        of_one = np.concatenate([np.stack([np.full_like(s, t), s], -1) for t, s in pairs])
+        chunks = np.empty((self.replicas, len(of_one), 3), dtype=np.int64)
+        chunks[:, :, 0], chunks[:, :, 2] = of_one[:, 0], of_one[:, 1]
+        chunks[:, :, 1] = np.arange(self.replicas)[:, None]
+        return Chunks(torch.from_numpy(chunks).to(self.device), self.replicas * len(of_one))
 
     def set_gradients(self, gradients: Sequence[Tensor]) -> None:
         addresses = [g.data_ptr() for g in gradients]
@@ -72,6 +95,12 @@ class Table:
             if isinstance(x, Tensor):
                 row.copy_(x)
         return numbers, drawn
+
+
+def lanes_for(length: int) -> int | None:
+    """The smallest kernel for rows of this length, which may start anywhere in a tile; None if there is none."""
+    entries = length if length % 128 == 0 else length + 127
+    return next((lanes for lanes in LANES if 4 * lanes >= entries), None)
 
 
 def upload(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..._step.integrate import Normals, Phase, Scalar, add_scaled_, over
 from ...errors import ConstraintError
-from ..base import VIEWS, Constraint, Landing, Traits, as_matrix, check_view, widened
+from ..base import Landing, Traits, widened
+from ..views import View, Viewed
 from .matmul import (
     exact_gram_error,
     gram,
@@ -28,7 +30,7 @@ from .projection import divided, move_, rattle_, rattle_each_
 _DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
 
 
-class Orthogonal(Constraint):
+class Orthogonal(Viewed):
     r"""Keep a weight's columns (or rows, if there are fewer of them) orthonormal.
 
     Q is the *tall* orientation of the weight, r × s with s = min(out, in), and QᵀQ = I_s. Both the
@@ -60,24 +62,26 @@ class Orthogonal(Constraint):
     which is the same RATTLE step in two products and what D takes, which for short steps is nothing.
 
     Args:
-        view: None for matrices; "conv" for (out, in·kh·kw); "batch" for stacks of matrices;
-            "batch conv" for stacks of convolutions.
+        view: how a parameter is read as matrices: "auto", by its module where presets and
+            :func:`holonom.partition` know it and as it is otherwise, which more than two dimensions are refused for;
+            None for matrices; "conv" for (out, in·kh·kw); "batch" for stacks of matrices; "batch conv" for stacks of
+            convolutions; or a :class:`View`, which may also say how many blocks a matrix packs, each to be orthogonal.
         iterations: K of the papers: exactly that many quasi-Newton iterations, converged or not.
         tolerance: otherwise iterate until max|Q'ᵀQ' − I| stays below this (default: a few roundings).
     """
 
     traits = Traits(rowwise=False, stacked=True, geodesic=False, can_fail=True)
 
-    def __init__(self, view: str | None = None, iterations: int | None = None, tolerance: float | None = None) -> None:
-        if view not in VIEWS:
-            raise ConstraintError(f"Orthogonal: view must be one of {VIEWS}, got {view!r}")
+    def __init__(
+        self, view: View | str | None = "auto", iterations: int | None = None, tolerance: float | None = None
+    ) -> None:
+        self._set_view(view)
         if iterations is not None and (not isinstance(iterations, int) or iterations < 1):
             raise ConstraintError(f"Orthogonal: iterations must be a whole number of at least 1, got {iterations!r}")
         if tolerance is not None and not 0 < tolerance < 1:
             raise ConstraintError(f"Orthogonal: tolerance must lie between 0 and 1, got {tolerance!r}")
         if iterations is not None and tolerance is not None:
             raise ConstraintError("Orthogonal: give iterations (a fixed K) or a tolerance, not both")
-        self.block_view = view
         self.iterations = iterations
         self.tolerance = tolerance
         if iterations is not None:  # K iterations leave what they leave
@@ -95,14 +99,23 @@ class Orthogonal(Constraint):
         other._short_steps = False
         return other
 
+    def with_view(self, view: View | str | None, ndim: int | None = None) -> Orthogonal:
+        if isinstance(view, View) and view.blocks == 1 and ndim == view.batch + 2:
+            view = replace(view, output=0)  # a matrix is orthogonal if its transpose is
+        return super().with_view(view, ndim)
+
     def momentum_name(self, q: Tensor) -> str:
         if self.iterations is not None:
             return "momentum"
         return "spin" if _square(self.view(q)) else "chord"
 
     def view(self, q: Tensor) -> Tensor:
-        matrix = as_matrix(q, self.block_view)
+        matrix = self.matrices(q)
         return matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+
+    def write_(self, q: Tensor, block: Tensor) -> None:
+        outputs = q.shape[-2] if self.reading is None else self.reading.outputs(q)
+        super().write_(q, block if block.shape[-2] == outputs else block.mT)
 
     def check(self, q: Tensor, name: str) -> None:
         if q.ndim < 2:
@@ -110,10 +123,10 @@ class Orthogonal(Constraint):
                 f"Orthogonal on {name} of shape {tuple(q.shape)}: only matrices can be orthogonal; leave biases "
                 f"and norm weights in a group without a constraint (holonom.partition does that)"
             )
-        check_view(q, name, self.block_view, "Orthogonal")
+        self.check_view(q, name)
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        q = self.view(q)
+        whole, q = q, self.view(q)
         exact = q.double()
         u, sigma, vh = torch.linalg.svd(exact, full_matrices=False)
         if bool((sigma[..., -1] <= 1e-12 * sigma[..., 0]).any()):
@@ -126,7 +139,7 @@ class Orthogonal(Constraint):
         rounding += math.sqrt(q.shape[-2]) * torch.finfo(exact.dtype).eps  # the decomposition's own
         moved = (sigma - 1).abs().amax(-1) > rounding
         # What is orthogonal to rounding stays as it is, bit for bit.
-        q.copy_(torch.where(moved[..., None, None], (u @ vh).to(q.dtype), q))
+        self.write_(whole, torch.where(moved[..., None, None], (u @ vh).to(q.dtype), q))
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:

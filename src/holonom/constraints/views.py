@@ -1,0 +1,172 @@
+"""Views: how a parameter is read as matrices, one row for every output."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor
+
+from ..errors import ConstraintError
+from .base import Constraint
+
+NAMES = ("auto", None, "conv", "batch", "batch conv")
+S = TypeVar("S", bound="Viewed")
+
+
+@dataclass(frozen=True)
+class View:
+    """Reads a parameter as (\\*batch, [blocks,] out/blocks, in·kh·kw).
+
+    The first ``batch`` dimensions stay. Of the others, number ``output`` comes first; the rest is flattened in order.
+
+    >>> View()                      # a matrix, or a convolution (out, in, kh, kw)
+    >>> View(output=1)              # a transposed convolution (in, out, kh, kw)
+    >>> View(blocks=3)              # query, key and value packed into one matrix
+    >>> View(batch=1, output=1)     # an ensemble's transposed convolutions
+
+    Args:
+        batch: how many leading dimensions count matrices (the replicas of an ensemble).
+        output: which of the remaining dimensions counts outputs.
+        blocks: the outputs are those of so many matrices of one size, each constrained by itself.
+    """
+
+    batch: int = 0
+    output: int = 0
+    blocks: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 0), ("output", 0), ("blocks", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConstraintError(f"View: {name} must be a whole number of at least {least}, got {value!r}")
+
+    def named(self, ndim: int) -> View | str | None:
+        """The name of this view of a parameter with ``ndim`` dimensions, or the view itself if it has none."""
+        if self.output or self.blocks > 1:
+            return self
+        if ndim <= self.batch + 2:
+            return "batch" if self.batch else None
+        return {0: "conv", 1: "batch conv"}.get(self.batch, self)
+
+    def read(self, q: Tensor) -> Tensor:
+        """The matrices; a view of q's memory where its strides allow one, else a copy."""
+        return self._arrange(q).flatten(self._columns)
+
+    def write_(self, q: Tensor, matrices: Tensor) -> None:
+        """The inverse of :meth:`read`."""
+        x = self._arrange(q)
+        x.copy_(matrices.reshape(x.shape))
+
+    def outputs(self, q: Tensor) -> int:
+        """The rows of a matrix."""
+        return q.shape[self.batch + self.output] // self.blocks
+
+    def is_view(self, q: Tensor) -> bool:
+        """Whether :meth:`read` gives a view of q's memory."""
+        x = self._arrange(q)
+        try:
+            x.view(*x.shape[: self._columns], x.shape[self._columns :].numel())
+        except RuntimeError:
+            return False
+        return True
+
+    def readable(self, x: Tensor) -> Tensor:
+        """The same tensor, copied to another order in memory if :meth:`read` would not give a view of it."""
+        if self.is_view(x):
+            return x
+        where = self.batch + self.output
+        return x.movedim(where, self.batch).contiguous().movedim(self.batch, where)
+
+    def check(self, q: Tensor, place: str) -> None:
+        least = self.batch + max(2, self.output + 1)
+        if q.ndim < least:
+            raise ConstraintError(
+                f"{place}: view={self} needs at least {least} dimensions, the shape is {tuple(q.shape)}"
+            )
+        outputs = q.shape[self.batch + self.output]
+        if outputs % self.blocks:
+            raise ConstraintError(
+                f"{place} of shape {tuple(q.shape)}: {outputs} outputs are not {self.blocks} blocks of one size; "
+                f"blocks must divide the number of outputs, in dimension {self.batch + self.output}"
+            )
+
+    @property
+    def _columns(self) -> int:
+        """The dimension of the matrices' columns."""
+        return self.batch + (self.blocks > 1) + 1
+
+    def _arrange(self, q: Tensor) -> Tensor:
+        """(\\*batch, [blocks,] outputs, …) before the rest is flattened; always a view."""
+        x = q.movedim(self.batch + self.output, self.batch) if self.output else q
+        if self.blocks > 1:
+            sizes = (self.blocks, x.shape[self.batch] // self.blocks)
+            x = x.unflatten(self.batch, sizes)  # type: ignore[no-untyped-call]
+        return x
+
+
+CONVOLUTIONS = {"conv": View(), "batch conv": View(1)}
+
+
+class Viewed(Constraint):
+    """A space of matrices, or of their rows: ``block_view`` says how parameters are read as such.
+
+    "auto" is for presets and :func:`holonom.partition`, which know the modules and replace it by the view of each
+    parameter (:meth:`with_view`). A parameter without a module is read as it is; more than two dimensions are refused.
+    """
+
+    block_view: View | str | None
+    reading: View | None  # of a block_view by its name; None reads a parameter as it is
+
+    def _set_view(self, view: View | str | None) -> None:
+        if not isinstance(view, View) and view not in NAMES:
+            names = ", ".join(map(repr, NAMES))
+            raise ConstraintError(f"{type(self).__name__}: view must be one of {names} or a View, got {view!r}")
+        self.block_view = view
+        self.reading = view if isinstance(view, View) else CONVOLUTIONS.get(view or "")
+
+    def with_view(self: S, view: View | str | None, ndim: int | None = None) -> S:
+        if self.block_view != "auto":
+            return self
+        other = copy.copy(self)
+        other._set_view(view)
+        if ndim is not None and isinstance(other.block_view, View):
+            other._set_view(other.block_view.named(ndim))
+        return other
+
+    def matrices(self, q: Tensor) -> Tensor:
+        """(…, outputs, inputs), a view of q's memory where its strides allow one, else a copy."""
+        return q if self.reading is None else self.reading.read(q)
+
+    def view(self, q: Tensor) -> Tensor:
+        return self.matrices(q)
+
+    def write_(self, q: Tensor, block: Tensor) -> None:
+        if self.reading is None:
+            q.copy_(block)
+        else:
+            self.reading.write_(q, block)
+
+    def is_view(self, q: Tensor) -> bool:
+        return self.reading is None or self.reading.is_view(q)
+
+    def readable(self, x: Tensor) -> Tensor:
+        return x if self.reading is None else self.reading.readable(x)
+
+    def check_view(self, q: Tensor, name: str) -> None:
+        """Raise :class:`ConstraintError` if the view cannot read this tensor."""
+        place = f"{type(self).__name__} on {name}"
+        if isinstance(self.block_view, View):
+            self.block_view.check(q, place)
+        elif self.block_view in ("auto", None) and q.ndim > 2:
+            raise ConstraintError(
+                f"{place} of shape {tuple(q.shape)}: say how to read more than two dimensions: view='conv' for "
+                f"(out, in·kh·kw), view='batch' for a stack of matrices, view='batch conv' for a stack of "
+                f"convolutions, view=View(output=1) for a transposed convolution (in, out, kh, kw); "
+                f"holonom.partition(model, …) and presets that are given the model read it from the layers"
+            )
+        elif q.ndim < (least := {"conv": 3, "batch": 3, "batch conv": 4}.get(self.block_view or "", 0)):
+            raise ConstraintError(
+                f"{place}: view={self.block_view!r} needs at least {least} dimensions, the shape is {tuple(q.shape)}"
+            )
