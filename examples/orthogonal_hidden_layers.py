@@ -38,11 +38,8 @@ if __name__ == "__main__":
 
     model = network()
     for place in holonom.partitions.locate(model):
-        if weights(place) and hidden(place):
+        if (weights & hidden)(place):
             holonom.init.orthogonal_(place.parameter)
-    rules = {
-        lambda place: weights(place) and hidden(place): {"constraint": holonom.constraints.Orthogonal()},
-        "rest": {},
-    }
+    rules = {weights & hidden: {"constraint": holonom.constraints.Orthogonal()}, "rest": {}}
     optimizer = holonom.Langevin(holonom.partition(model, rules, verbose=False), lr=0.1, scheme="L")
     print(f"o-CoLA-od:  accuracy {train(model, optimizer):.2f}, max|QᵀQ − I| = {max(optimizer.residuals()):.0e}")

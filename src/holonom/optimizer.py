@@ -96,7 +96,7 @@ class Langevin(Diagnosed, Checkpointed):
         }  # fmt: skip
         super().__init__(params, hyper.as_plain(defaults))
         landings, self._landings = self._landings, None
-        states.warn_landed(landings or [], stacklevel=3)
+        states.warn_landed(landings or [])
 
     @classmethod
     def like_sgd(cls, params: Iterable[Any], lr: float, momentum: float = 0.0, **options: Any) -> Langevin:
@@ -145,7 +145,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._spaces |= dict.fromkeys(group["params"], space)
         self._note(group["params"], kinds=True)
         if self._landings is None:
-            states.warn_landed(landings, stacklevel=4)
+            states.warn_landed(landings)
         else:
             self._landings += landings
 
@@ -188,7 +188,7 @@ class Langevin(Diagnosed, Checkpointed):
         if unknown and len(unknown) < len(group["params"]):  # parameters that were appended to a group
             space = self._spaces[next(p for p in group["params"] if p in self._spaces)]
             names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
-            states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed), stacklevel=6)
+            states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed))
             self._spaces |= dict.fromkeys(unknown, space)
             self._note(unknown, kinds=True)
         elif unknown:

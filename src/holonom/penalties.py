@@ -7,21 +7,21 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from ._partition.methods import orthogonal_places
 from .constraints import Orthogonal
-from .partitions import hidden, locate, weights
 
 
 def orthogonal_penalty(model: nn.Module | Iterable[Tensor], strength: float, layers: str = "hidden") -> Tensor:
     """λ Σ ‖WᵀW − I‖²_F, to be added to the loss (paper Figs. 4 and 5).
 
-    W is the tall orientation. The papers penalise all but the first and last layer of a model
-    (``layers="hidden"``); ``"all"`` takes every weight of two or more dimensions, kernels as
-    (out, in·kh·kw). An iterable of matrices is taken as it is; of an ensemble it is the sum over replicas.
+    W is the tall orientation. Of a model these are the weights that :func:`holonom.presets.o_cola_od` constrains: the
+    papers penalise all but the first and last layer (``layers="hidden"``); ``"all"`` takes those as well. Kernels are
+    read as (out, in·kh·kw). An iterable of matrices is taken as it is; of an ensemble it is the sum over replicas.
     """
     if layers not in ("hidden", "all"):
         raise ValueError(f"layers must be 'hidden' or 'all', got {layers!r}")
     if isinstance(model, nn.Module):
-        places = [place for place in locate(model) if weights(place) and (layers == "all" or hidden(place))]
+        places = orthogonal_places(model, layers)
         matrices: list[Tensor] = [Orthogonal(place.view).view(place.parameter) for place in places]
     else:
         matrices = [Orthogonal("conv" if w.ndim > 2 else None).view(w) for w in model]

@@ -52,7 +52,7 @@ def test_circle_lands_strictly_inside():
     close(array(p), [0.0, 0.3, -0.9985, 0.999, -0.999], 1e-15)
     assert said == [
         "weights that did not satisfy their constraint were moved to the nearest point that does "
-        "(Circle: 2 of 5 by up to 6). holonom.init starts on the manifold."
+        "(Circle: 2 of 5 by up to 6, in parameter 0). holonom.init starts on the manifold."
     ]
     p.grad = torch.ones_like(p)
     optimizer.step()
@@ -73,7 +73,7 @@ def test_sphere_scales_rows_along_themselves(rng, slack):
     wanted = np.minimum(norms, 0.99) if slack else np.ones(6)
     close(array(p), rows * (wanted / norms)[:, None], 1e-15)
     moved = norms != wanted
-    assert f"Sphere: {moved.sum()} of 6 by up to {np.abs(norms - wanted).max():.3g})" in said[0]
+    assert f"Sphere: {moved.sum()} of 6 by up to {np.abs(norms - wanted).max():.3g}, in parameter 0)" in said[0]
 
 
 def test_orthogonal_lands_on_the_polar_factor(rng):
@@ -82,7 +82,7 @@ def test_orthogonal_lands_on_the_polar_factor(rng):
     p, _, said = land(weight, Orthogonal())
     polar, _ = scipy.linalg.polar(weight)
     close(array(p), polar, 1e-14)
-    assert f"Orthogonal: 1 of 1 by up to {np.linalg.norm(weight - polar):.3g})" in said[0]
+    assert f"Orthogonal: 1 of 1 by up to {np.linalg.norm(weight - polar):.3g}, in parameter 0)" in said[0]
     others = [np.linalg.qr(polar + 0.1 * rng.standard_normal((5, 3)))[0] for _ in range(50)]
     assert all(np.linalg.norm(weight - polar) < np.linalg.norm(weight - q) for q in others)
 
@@ -125,7 +125,7 @@ def test_level_set_lands_on_the_nearest_point(point):
 
 def test_level_set_says_how_far():
     _, _, said = land((3.0, 0.0), LevelSet(ellipse))
-    assert "LevelSet: 1 of 1 by up to 2)" in said[0]
+    assert "LevelSet: 1 of 1 by up to 2, in parameter 0)" in said[0]
 
 
 @pytest.mark.parametrize("point", [(1.5, 1.0), (-2.0, 0.5)])
@@ -182,7 +182,9 @@ def test_one_warning_counts_all_groups_by_kind():
     with pytest.warns(UserWarning, match="nearest point") as said:
         Langevin(groups, lr=0.1)
     assert len(said) == 1
-    assert "Circle: 1 of 3 by up to 1; Sphere: 1 of 1 by up to 4" in str(said[0].message)
+    assert "Circle: 1 of 3 by up to 1, in parameter 0; Sphere: 1 of 1 by up to 4, in parameter 2)" in str(
+        said[0].message
+    )
 
 
 def test_normalised_rows_are_at_the_rim_and_come_off_it():

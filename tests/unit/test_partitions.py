@@ -1,12 +1,14 @@
 """Partitions cover every parameter exactly once, and say so when they do not."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 from holonom import Langevin, partition
 from holonom.errors import PartitionError
-from holonom.partitions import biases, first, hidden, locate, output, weights
+from holonom.partitions import biases, first, hidden, locate, named, norms, of_type, output, role, weights
 
 
 def model() -> nn.Sequential:
@@ -82,3 +84,52 @@ def test_rules_that_contradict_themselves_fail_loudly() -> None:
         partition(nn.Linear(2, 2), [("rest", {}), ("rest", {"lr": 1.0})])
     with pytest.raises(PartitionError, match="sets 'params'"):
         partition(nn.Linear(2, 2), {"rest": {"params": []}})
+
+
+CLAIMS = {
+    "weights & hidden": (weights & hidden, ["3.weight"]),
+    "~weights & ~norms": (~weights & ~norms, ["0.bias", "3.bias", "5.bias"]),
+    "first | '5.*'": (first | "5.*", ["0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias"]),
+    "(first | output) & weights": ((first | output) & weights, ["0.weight", "5.weight"]),
+    "~(first | output)": (~(first | output), ["3.weight", "3.bias"]),
+    "'*.weight' & LayerNorm": ("*.weight" & of_type(nn.LayerNorm), ["1.weight"]),
+    "Linear & biases": (nn.Linear & biases, ["0.bias", "3.bias", "5.bias"]),
+    "LayerNorm | role('head')": (nn.LayerNorm | role("head"), ["1.weight", "1.bias", "5.weight"]),
+    "~'*.bias' & hidden": (~named("*.bias") & hidden, ["3.weight"]),
+}
+
+
+@pytest.mark.parametrize("label", CLAIMS)
+def test_selectors_compose(label: str) -> None:
+    selector, claimed = CLAIMS[label]
+    assert [place.name for place in locate(model()) if selector(place)] == claimed
+    assert repr(selector) == label
+    groups = partition(model(), {selector: {"lr": 0.2}, "rest": {}}, verbose=False)
+    assert names(groups)[0] == claimed
+    assert [group["name"] for group in groups] == [label, "rest"]
+
+
+def test_functions_compose_with_selectors() -> None:
+    def wide(place: object) -> bool:
+        return place.parameter.shape[-1] == 8  # type: ignore[attr-defined]
+
+    groups = partition(
+        model(), {weights & wide: {}, lambda place: place.name == "0.bias": {}, "rest": {}}, verbose=False
+    )
+    assert names(groups)[0] == ["3.weight", "5.weight"]
+    assert [group["name"] for group in groups] == ["weights & wide", "rule 1", "rest"]
+
+
+@pytest.mark.parametrize(
+    "write", [lambda: weights and hidden, lambda: weights or hidden, lambda: not weights], ids=["and", "or", "not"]
+)
+def test_words_that_do_not_compose_are_refused(write) -> None:
+    with pytest.raises(TypeError, match=re.escape("write &, | and ~ instead of and, or and not")):
+        write()
+
+
+def test_selectors_in_messages() -> None:
+    with pytest.raises(PartitionError, match=r"'3\.weight' by weights & hidden and Linear"):
+        partition(model(), {weights & hidden: {}, nn.Linear: {}, "rest": {}}, verbose=False)
+    assert weights.__doc__ is not None
+    assert weights.__doc__.startswith("Weight matrices")

@@ -15,13 +15,17 @@ def routing_table(title: str, groups: list[dict[str, Any]]) -> str:
         scheme = compile_word(group["scheme"])
         count = sum(p.numel() for p in group["params"])
         lines += [
-            f"  group {number}: {len(group['params'])} tensors, {count:,} parameters",
+            f"  group {number}{_name(group)}: {len(group['params'])} tensors, {count:,} parameters",
             f"    scheme      {scheme.word}  →  {scheme}",
             f"    constraint  {'none' if group['constraint'] == 'Free()' else group['constraint']}",
             f"    numbers     {summary(group)}",
             f"    parameters  {_parameters(group)}",
         ]
     return "\n".join([*lines, ")"])
+
+
+def _name(group: dict[str, Any]) -> str:
+    return f" ({group['name']})" if group.get("name") else ""
 
 
 def _parameters(group: dict[str, Any], most: int = 6) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._lines import users_line
 from .._torch import version
 from ..constraints import Free
 from ..constraints.base import MOMENTA, Constraint, Landing
@@ -20,7 +21,8 @@ from .edits import lift_
 FORMAT = 2
 """Of checkpoints. 0.1.0 wrote no ``format`` in its groups, no ``stream`` and not always a ``clock`` in its state."""
 
-Landings = list[tuple[Constraint, Landing]]
+Landings = list[tuple[Constraint, Landing, str]]
+"""The space, what landing did, and the name of every parameter that was landed."""
 
 
 class Landed(NamedTuple):
@@ -43,7 +45,7 @@ def without_duplicates(params: Any) -> list[Any]:
         warnings.warn(
             "optimizer contains a parameter group with duplicate parameters; each counts once (tied weights are one "
             "parameter: model.parameters() lists them once)",
-            stacklevel=5,
+            stacklevel=users_line(),
         )
     return list(reversed(by_id.values()))
 
@@ -106,7 +108,7 @@ def create(
             landing = space.land_(p.detach(), name)
             if landing.moved:
                 landed[p] = Landed(before, p.detach().clone(), version(p))
-            landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0)))
+            landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0), name))
         state[p] = {"stream": torch.tensor(first + number)}  # on the host, which alone reads it
         if not scheme.overdamped:
             momentum = torch.zeros_like(p.detach(), dtype=state_dtype(p))
@@ -160,26 +162,29 @@ def check_word(group: dict[str, Any], state: dict[Tensor, State]) -> None:
         )
 
 
-def warn_landed(landings: Landings, stacklevel: int) -> None:
+def warn_landed(landings: Landings, most: int = 4) -> None:
     """One warning for all parameters that had to be moved."""
-    moved = [(space, landing) for space, landing in landings if landing.moved]
+    moved = [one for one in landings if one[1].moved]
     if not moved:
         return
     parts = []
-    for kind in dict.fromkeys(type(space).__name__ for space, _ in moved):
-        all_of_kind = [landing for space, landing in landings if type(space).__name__ == kind]
+    for kind in dict.fromkeys(type(space).__name__ for space, *_ in moved):
+        all_of_kind = [landing for space, landing, _ in landings if type(space).__name__ == kind]
+        names = [name for space, _, name in moved if type(space).__name__ == kind]
+        more = f" and {len(names) - most} more" if len(names) > most else ""
         count, blocks = sum(x.moved for x in all_of_kind), sum(x.blocks for x in all_of_kind)
-        parts.append(f"{kind}: {count:,} of {blocks:,} by up to {max(x.distance for x in all_of_kind):.3g}")
-    still = sum(landing.frozen for _, landing in moved)
+        far = max(x.distance for x in all_of_kind)
+        parts.append(f"{kind}: {count:,} of {blocks:,} by up to {far:.3g}, in {', '.join(names[:most])}{more}")
+    still = sum(landing.frozen for _, landing, _ in moved)
     frozen = (
         f" {still:,} are frozen (requires_grad=False): to leave them alone, give them no constraint." if still else ""
     )
-    advice = " holonom.init starts on the manifold." if any(space.has_initialiser for space, _ in moved) else ""
+    advice = " holonom.init starts on the manifold." if any(space.has_initialiser for space, *_ in moved) else ""
     warnings.warn(
         "weights that did not satisfy their constraint were moved to the nearest point that does ("
         + "; ".join(parts)
         + ")."
         + frozen
         + advice,
-        stacklevel=stacklevel,
+        stacklevel=users_line(),
     )

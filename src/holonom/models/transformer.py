@@ -108,6 +108,8 @@ class CausalAttention(nn.Module):
     Written out, because torch's fused attention would run a stack of models one by one under ``torch.vmap``.
     """
 
+    packed_blocks: ClassVar[dict[str, int]] = {"inputs.weight": 3}  # queries, keys and values
+
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads

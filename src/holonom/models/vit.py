@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,8 @@ class SelfAttention(nn.Module):
 
     Written out, because torch's fused attention would run a stack of models one by one under ``torch.vmap``.
     """
+
+    packed_blocks: ClassVar[dict[str, int]] = {"inputs.weight": 3}  # queries, keys and values
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -1,0 +1,1 @@
+"""What a parameter is in its network, and how parameters become groups."""

@@ -1,0 +1,155 @@
+"""Selectors: which parameters a rule claims, as conditions that compose by ``&``, ``|`` and ``~``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from ..errors import PartitionError
+from .places import Place
+from .roles import check_role
+
+
+class Selector:
+    """A condition on a :class:`Place`, with a label for messages.
+
+    Selectors compose with each other and with all that a rule of :func:`holonom.partition` takes: name patterns, module
+    types, functions. ``and``, ``or`` and ``not`` are refused: Python does not let them compose.
+
+    >>> weights & hidden, ~embeddings, role("attention") | role("feed-forward"), "encoder.*" & weights
+    """
+
+    def __init__(self, claims: Callable[[Place], bool], label: str, description: str | None = None) -> None:
+        self._claims = claims
+        self._label = label
+        self.__doc__ = description or claims.__doc__
+
+    def __call__(self, place: Place) -> bool:
+        return bool(self._claims(place))
+
+    def __and__(self, other: Any) -> Selector:
+        return _joined(self, other, "&")
+
+    def __rand__(self, other: Any) -> Selector:
+        return _joined(other, self, "&")
+
+    def __or__(self, other: Any) -> Selector:
+        return _joined(self, other, "|")
+
+    def __ror__(self, other: Any) -> Selector:
+        return _joined(other, self, "|")
+
+    def __invert__(self) -> Selector:
+        return Selector(lambda place: not self(place), f"~{_in_parentheses(self)}")
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"selector {self!r} has no truth value; write &, | and ~ instead of and, or and not")
+
+    def __repr__(self) -> str:
+        return self._label
+
+
+def as_selector(key: Any) -> Selector:
+    """A rule's key as a selector: one already, a name pattern, a module type, a function, or a tuple (any of them)."""
+    if isinstance(key, Selector):
+        return key
+    if isinstance(key, str):
+        return named(key)
+    if isinstance(key, type):
+        return of_type(key)
+    if isinstance(key, tuple):
+        parts = [as_selector(one) for one in key]
+        return Selector(lambda place: any(part(place) for part in parts), " | ".join(map(repr, parts)))
+    if callable(key):
+        return Selector(key, str(getattr(key, "__name__", key)))
+    raise PartitionError(
+        f"a rule's key must be a name pattern, a module type, a function of a Place, or 'rest'; got {key!r}"
+    )
+
+
+def _joined(left: Any, right: Any, sign: str) -> Selector:
+    a, b = as_selector(left), as_selector(right)
+    label = f" {sign} ".join(_in_parentheses(one) if sign == "&" else repr(one) for one in (a, b))
+    join = all if sign == "&" else any
+    return Selector(lambda place: join(one(place) for one in (a, b)), label)
+
+
+def _in_parentheses(selector: Selector) -> str:
+    return f"({selector!r})" if " | " in repr(selector) else repr(selector)
+
+
+def _selector(claims: Callable[[Place], bool]) -> Selector:
+    return Selector(claims, claims.__name__)
+
+
+# ── by name, type and role ───────────────────────────────────────────────────────────────────────
+
+
+def named(pattern: str) -> Selector:
+    """Parameters whose name matches a pattern such as ``"encoder.*.weight"``."""
+    return Selector(lambda place: fnmatchcase(place.name, pattern), repr(pattern))
+
+
+def of_type(kind: type[nn.Module]) -> Selector:
+    """Parameters of modules of this type."""
+    return Selector(lambda place: isinstance(place.module, kind), kind.__name__)
+
+
+def role(name: str) -> Selector:
+    """Parameters of this role, one of :data:`holonom.partitions.ROLES`."""
+    check_role(name)
+    return Selector(lambda place: place.role == name, f"role({name!r})")
+
+
+@_selector
+def weights(place: Place) -> bool:
+    """Weight matrices and kernels: two or more dimensions, and no part of a norm."""
+    return place.ndim >= 2 and place.role not in ("norm", "bias")
+
+
+@_selector
+def biases(place: Place) -> bool:
+    """Everything that is not a matrix: biases, and the weights of norms."""
+    return not weights(place)
+
+
+@_selector
+def norms(place: Place) -> bool:
+    """Weights and biases of norm layers."""
+    return place.role == "norm"
+
+
+@_selector
+def embeddings(place: Place) -> bool:
+    """Embeddings, those that are the head's weight as well included."""
+    return place.role in ("embedding", "tied head")
+
+
+@_selector
+def positions(place: Place) -> bool:
+    """Position embeddings, class tokens and other learned inputs."""
+    return place.role == "position"
+
+
+# ── by place ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@_selector
+def first(place: Place) -> bool:
+    """The input layer: embeddings and positions, and the first layer unless it is attention or recurrent."""
+    return place.reads_input
+
+
+@_selector
+def output(place: Place) -> bool:
+    """The heads: the last layer, and what is named as a head."""
+    return place.gives_output
+
+
+@_selector
+def hidden(place: Place) -> bool:
+    """All but the input layer and the heads."""
+    return not place.reads_input and not place.gives_output
