@@ -7,29 +7,42 @@ stays there, as a GradScaler's does: the step writes what was there before and i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from .._torch import has_triton
 from ..errors import NonFiniteGradientError
 from .buckets import Bucket
-from .run import Work
+from .run import KERNEL_DEVICES, Work
 
 MAX_SUMMED = 65_536  # entries up to which a sum is faster than the extremes
 
 
 def skip_non_finite(work: Iterable[Work]) -> Tensor | None:
     """Raise for a bad gradient on a CPU; on devices, whether the step must be skipped, as a boolean on the first."""
-    on_device: list[Tensor] = []
+    on_device: list[tuple[Bucket, Sequence[Tensor]]] = []
     for group, buckets, gradients in work:
         for bucket, found in zip(buckets, gradients or (), strict=False):
-            if bucket.device.type != "cpu":
-                on_device += found
+            if bucket.device.type in KERNEL_DEVICES or bucket.device.type != "cpu":
+                on_device.append((bucket, found))
             elif not math.isfinite(sum(map(_indicator, found))):
                 _refuse_non_finite(bucket, found, group["step"])
-    return any_non_finite(on_device) if on_device else None
+    if not on_device:
+        return None
+    if has_kernel(on_device):
+        from .._backends.triton import any_non_finite as found_by_kernel
+
+        return found_by_kernel(on_device)
+    return any_non_finite([gradient for _, found in on_device for gradient in found])
+
+
+def has_kernel(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> bool:
+    """Whether one kernel can look at all of these gradients."""
+    places = {bucket.device for bucket, _ in pairs}
+    return len(places) == 1 and places.pop().type in KERNEL_DEVICES and has_triton()
 
 
 def any_non_finite(tensors: list[Tensor]) -> Tensor:

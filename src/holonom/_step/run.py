@@ -72,6 +72,8 @@ def owed_next(before: Scalar, h: Scalar, skip: Tensor | None) -> Scalar:
 
     A tensor is written where the last one was: a captured step reads it there.
     """
+    if skip is not None and isinstance(before, Tensor) and not isinstance(h, Tensor):
+        return before.masked_fill_(~skip, h)
     if skip is not None:
         # new_full() fills on the device; a copy from the host would wait for it.
         old, new = (
@@ -89,7 +91,7 @@ def count(group: Group, state: dict[Tensor, State], skip: Tensor | None) -> None
     group["step"] += 1
     if group["params"]:
         clock = state[group["params"][0]]["clock"]
-        clock.add_(1 if skip is None else (~skip).to(clock))
+        clock.add_(1 if skip is None else ~skip)
 
 
 def run(
