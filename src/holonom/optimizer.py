@@ -17,6 +17,7 @@ from ._step.checkpoint import Checkpointed
 from ._step.describe import routing_table
 from ._step.diagnostics import Diagnosed
 from ._step.finite import skip_non_finite
+from ._step.rates import Rates
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._torch import version
 from .constraints import Constraint, Free
@@ -130,6 +131,7 @@ class Langevin(Diagnosed, Checkpointed):
         super().add_param_group(group)
         group = self.param_groups[-1]
         group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
+        group["lr"] = Rates.of(group["lr"])
         try:
             hyper.check_replicas(group)
             names = states.names_of(group, len(known) - len(params))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .constraints import Circle, Constraint, Orthogonal, Sphere
 from .ensemble import Ensemble
+from .ensemble.known import refuse_replicas
 from .errors import PartitionError
 from .heun import HeunLangevin
 from .optimizer import Langevin
@@ -123,8 +124,8 @@ def dhsgdc(model: Trainable, lr: Number = 0.1, heun: bool = False, **options: An
     ``heun`` makes that step second order, for a second gradient: ``step`` then needs a closure.
     """
     body, head = _parts(model, 2)
-    kind = HeunLangevin if heun else Langevin
-    return kind([{**body, "friction": 0.0}, {**head, "scheme": "L"}], lr, **options)
+    groups = [{**body, "friction": 0.0}, {**head, "scheme": "L"}]
+    return _build(model, groups, lr, kind=HeunLangevin if heun else Langevin, **options)
 
 
 def adlala(
@@ -237,11 +238,13 @@ def o_cola_ud(
     return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
 
-def _build(model: Trainable, groups: Any, lr: Number, **options: Any) -> Langevin:
+def _build(model: Trainable, groups: Any, lr: Number, kind: type[Langevin] = Langevin, **options: Any) -> Langevin:
     """An ensemble's replicas draw their own noise and have thermostats of their own."""
     if isinstance(model, Ensemble):
         options.setdefault("seed", model.seeds)
-    return Langevin(groups, lr, **options)
+    elif not isinstance(model, (nn.Module, Tensor)):
+        groups = refuse_replicas(groups, options.get("seed"))
+    return kind(groups, lr, **options)
 
 
 # ── how models become groups ─────────────────────────────────────────────────────────────────────
@@ -313,7 +316,7 @@ def _gather(pairs: Iterable[tuple[Place, Constraint | None]]) -> Groups:
 def _constrain_given(given: Iterable[Any], make: Any) -> Groups:
     """Plain parameters or groups: constrain matrices, leave the rest. Groups stay apart."""
     groups: dict[tuple[int, str], dict[str, Any]] = {}
-    for number, item in enumerate(given):
+    for number, item in enumerate(refuse_replicas(given)):
         group = item if isinstance(item, dict) else {"params": [item]}
         options = {k: v for k, v in group.items() if k != "params"}
         for entry in group["params"]:

@@ -14,6 +14,7 @@ from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
 from .buckets import Bucket, State, state_dtype
 from .edits import agrees
+from .rates import Rates
 from .run import Work
 from .state import FORMAT, Landed
 
@@ -149,7 +150,7 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
     for group, own, other in zip(groups, before, saved["param_groups"], strict=True):
         for name, value in own.items():
             group.setdefault(name, value)
-        group["format"] = FORMAT
+        group |= {"format": FORMAT, "lr": Rates.of(group["lr"])}
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})
             state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}
