@@ -6,7 +6,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import LevelSet
-from holonom.constraints.jacobian import linearised
+from holonom.constraints.levelset.jacobian import linearised
 from tests import manifold_oracle
 
 from .harness import PHYSICS, THERMOSTATS, agree, array, each, letters, parameter, repeat, slope, textbook

@@ -37,8 +37,8 @@ class Rates(Tensor):
 
     def __float__(self) -> float:
         raise ValueError(
-            f"this lr holds {len(self)} rates, one a replica, where one number is wanted, as by ReduceLROnPlateau: give "
-            f"all replicas one lr, or use a scheduler that multiplies (LambdaLR, StepLR, CosineAnnealingLR, …)"
+            f"this lr holds {len(self)} rates, one a replica, where one number is wanted, as by ReduceLROnPlateau: "
+            f"give all replicas one lr, or use a scheduler that multiplies (LambdaLR, StepLR, CosineAnnealingLR, …)"
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rates:

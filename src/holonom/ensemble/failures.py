@@ -23,7 +23,7 @@ def explain(
 
     If the first replica alone fails too, it is the model's or the loss's own error, returned as it is.
     """
-    if isinstance(error, (torch.OutOfMemoryError, EnsembleError)):
+    if not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError):  # what torch does not raise
         return error
     own, others, *batch = arguments
     copies = [{name: x.detach().clone() for name, x in stacks.items()} for stacks in (own, others)]  # buffers change
@@ -37,7 +37,8 @@ def explain(
             hooks.append(module.register_forward_pre_hook(lambda *_, said=said: entered.append(said)))
             hooks.append(module.register_forward_hook(lambda *_: entered.pop() and None))
         try:
-            _fails(mapped, *copies, *batch)
+            if not _fails(mapped, *copies, *batch):
+                return error
         finally:
             for hook in hooks:
                 hook.remove()

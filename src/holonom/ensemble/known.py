@@ -63,8 +63,8 @@ def warn_averaged(group: dict[str, Any], stacklevel: int) -> None:
         ensemble._averaged = False
         count = ensemble.replicas
         warnings.warn(
-            f"the gradient that came to ensemble.losses() is 1/{count} everywhere, as losses().mean() gives: every replica "
-            f"then has 1/{count} of its gradient and samples at {count} times its temperature. Use "
+            f"the gradient that came to ensemble.losses() is 1/{count} everywhere, as losses().mean() gives: every "
+            f"replica then has 1/{count} of its gradient and samples at {count} times its temperature. Use "
             f"losses().sum().backward(), which leaves every replica its own gradient",
             stacklevel=stacklevel,
         )
