@@ -47,4 +47,4 @@ class Rates(Tensor):
         return memo[id(self)]  # type: ignore[no-any-return]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.plain.__reduce_ex__(protocol)
+        return self.plain.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]

@@ -95,7 +95,7 @@ class Ensemble(nn.Module):
         return ensemble.to(next(iter(tensors(given[0]).values())).device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         ENSEMBLES.add(self)
 
     def _make(self, seed: int) -> nn.Module:
@@ -202,7 +202,7 @@ class Ensemble(nn.Module):
         if not gradients:
             return torch.zeros(self.replicas, device=self._seeds.device)
         norms = [torch.linalg.vector_norm(g.flatten(1) if g.ndim > 1 else g[:, None], dim=1) for g in gradients]
-        total = torch.linalg.vector_norm(torch.stack([n.to(norms[0]) for n in norms]), dim=0)
+        total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0]) for n in norms]), dim=0)
         scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
         for g in gradients:
             g.mul_(scale.to(g).reshape(-1, *(1 for _ in g.shape[1:])))
