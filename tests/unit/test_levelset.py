@@ -142,7 +142,7 @@ class Mixed(Setup):
     slack, m, shape = True, 1, (3, 4)
 
     def __init__(self, rng, word, direction="new", **options):
-        self.g, jacobian = with_slack(curve, curve_jacobian, 2)
+        _, jacobian = with_slack(curve, curve_jacobian, 2)
         self.jacobian = lambda x: np.delete(jacobian(np.insert(x, 4, 0.0)), 4, axis=1)
         self.g = lambda x: curve(x[:4]) + np.array([0.0, x[4] ** 2])
         blocks = rng.standard_normal((3, 4))

@@ -91,7 +91,8 @@ class Ensemble(nn.Module):
         source = iter(given)
         options = {} if seed is None else {"seed": seed}
         ensemble = cls(lambda: copy.deepcopy(next(source)), len(given), repeats=repeats, **options)
-        ensemble._make_model = lambda: copy.deepcopy(ensemble.template)  # of which alone() makes a replica
+        template = ensemble.template
+        ensemble._make_model = lambda: copy.deepcopy(template)  # which alone() fills with a replica's tensors
         return ensemble.to(next(iter(tensors(given[0]).values())).device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
