@@ -168,6 +168,15 @@ def guards_where(keep: Callable[[str], bool]) -> dict[str, Any]:
     return {"guard_filter_fn": lambda guards: [keep(guard.name) for guard in guards]}
 
 
+# ── hooks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def watch_gradient(x: Tensor, look: Callable[[Tensor], None]) -> None:
+    """Call ``look`` with the gradient that comes to x; not in a trace, where a hook cannot read values."""
+    if not torch.compiler.is_compiling():
+        x.register_hook(look)  # type: ignore[no-untyped-call]
+
+
 # ── optimizers ───────────────────────────────────────────────────────────────────────────────────
 
 

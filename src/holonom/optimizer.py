@@ -17,9 +17,11 @@ from ._step.checkpoint import Checkpointed
 from ._step.describe import routing_table
 from ._step.diagnostics import Diagnosed
 from ._step.finite import skip_non_finite
+from ._step.rates import Rates
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._torch import version
 from .constraints import Constraint, Free
+from .ensemble.known import replica_dims
 
 
 class Langevin(Diagnosed, Checkpointed):
@@ -131,8 +133,10 @@ class Langevin(Diagnosed, Checkpointed):
         super().add_param_group(group)
         group = self.param_groups[-1]
         group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
+        group["lr"] = Rates.of(group["lr"])
         try:
             hyper.check_replicas(group)
+            space = space.over_replicas(replica_dims(group["params"], group["seed"]))
             names = states.names_of(group, len(known) - len(params))
             landings = states.create(group, space, group["params"], names, self.state, self._landed)
             if group["params"]:
@@ -186,7 +190,7 @@ class Langevin(Diagnosed, Checkpointed):
         """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
         unknown = [p for p in group["params"] if p not in self._spaces]
         if unknown and len(unknown) < len(group["params"]):  # parameters that were appended to a group
-            space = self._spaces[next(p for p in group["params"] if p in self._spaces)]
+            space = states.growing(self._spaces[next(p for p in group["params"] if p in self._spaces)])
             names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
             states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed))
             self._spaces |= dict.fromkeys(unknown, space)
@@ -278,12 +282,13 @@ class Langevin(Diagnosed, Checkpointed):
         """Continue from parameters that were changed in place. Before the first step the weights decide the state."""
         for group, buckets, _ in work:
             for bucket in buckets:
-                for p, name in zip(bucket.params, bucket.names, strict=True):
-                    if version(p) != self._versions[p]:
-                        edits.take_up(self._spaces[p], p, name, self.state, force=not group["step"])
-                        self._versions[p] = version(p)
+                for params, names in bucket.units():
+                    if any(version(p) != self._versions[p] for p in params):
+                        edits.take_up(self._spaces[params[0]], params, names, self.state, force=not group["step"])
+                        self._note(params)
                     if self._landed:
-                        self._landed.pop(p, None)
+                        for p in params:
+                            self._landed.pop(p, None)
 
     def _count_skipped(self, skipped: list[Tensor]) -> None:
         if not skipped:

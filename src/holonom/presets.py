@@ -22,6 +22,7 @@ from ._partition.methods import Trainable, all_parameters, constrain_matrices, c
 from ._partition.places import Blocks, Place, Roles
 from .constraints import Circle, Sphere
 from .ensemble import Ensemble
+from .ensemble.known import refuse_replicas
 from .heun import HeunLangevin
 from .optimizer import Langevin
 
@@ -127,8 +128,8 @@ def dhsgdc(model: Trainable, lr: Number = 0.1, heun: bool = False, **options: An
     ``heun`` makes that step second order, for a second gradient: ``step`` then needs a closure.
     """
     body, head = parts(model, 2)
-    kind = HeunLangevin if heun else Langevin
-    return kind([{**body, "friction": 0.0}, {**head, "scheme": "L"}], lr, **options)
+    groups = [{**body, "friction": 0.0}, {**head, "scheme": "L"}]
+    return _build(model, groups, lr, kind=HeunLangevin if heun else Langevin, **options)
 
 
 def adlala(
@@ -264,8 +265,10 @@ def o_cola_ud(
     return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
 
-def _build(model: Trainable, groups: Any, lr: Number, **options: Any) -> Langevin:
+def _build(model: Trainable, groups: Any, lr: Number, kind: type[Langevin] = Langevin, **options: Any) -> Langevin:
     """An ensemble's replicas draw their own noise and have thermostats of their own."""
     if isinstance(model, Ensemble):
         options.setdefault("seed", model.seeds)
-    return Langevin(groups, lr, **options)
+    elif not isinstance(model, (nn.Module, Tensor)):
+        groups = refuse_replicas(groups, options.get("seed"))
+    return kind(groups, lr, **options)

@@ -183,7 +183,7 @@ def spaces(batch):
         "rigid sphere": Sphere(1.0, slack=False, view=view),
         "orthogonal": Orthogonal(view),
         "orthogonal, K": Orthogonal(view, iterations=4),
-        "level set": LevelSet(ellipsoid, batch_dims=1 if batch else 0),
+        "level set": LevelSet(ellipsoid),
     }
 
 

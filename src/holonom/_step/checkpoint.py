@@ -14,6 +14,8 @@ from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
 from .buckets import Bucket, State, state_dtype
 from .edits import agrees
+from .joint import units
+from .rates import Rates
 from .run import Work
 from .state import FORMAT, Landed
 
@@ -65,7 +67,7 @@ class Checkpointed(Optimizer):
 
         def after_load(_: Optimizer) -> None:
             restore(self.param_groups, before, self.state, loaded)
-            undo_landings(self._spaces, self.state, landed)
+            undo_landings(self.param_groups, self._spaces, self.state, landed)
             self._reset_caches()
 
         # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
@@ -149,7 +151,7 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
     for group, own, other in zip(groups, before, saved["param_groups"], strict=True):
         for name, value in own.items():
             group.setdefault(name, value)
-        group["format"] = FORMAT
+        group |= {"format": FORMAT, "lr": Rates.of(group["lr"])}
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})
             state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}
@@ -168,10 +170,20 @@ def _as_kept(value: Any, p: Tensor) -> Any:
     return value.to(p.device, state_dtype(p) if value.is_floating_point() else value.dtype, copy=True)
 
 
-def undo_landings(spaces: dict[Tensor, Constraint], state: dict[Tensor, State], landed: dict[Tensor, Landed]) -> None:
+def undo_landings(
+    groups: list[dict[str, Any]],
+    spaces: dict[Tensor, Constraint],
+    state: dict[Tensor, State],
+    landed: dict[Tensor, Landed],
+) -> None:
     """Undo the landing of weights that agree with the restored state as they came: they are the checkpoint's."""
-    for p, record in landed.items():
-        if record.unchanged(p):
-            p.detach().copy_(record.before)
-            if not agrees(spaces[p], p, state[p]):
-                p.detach().copy_(record.after)
+    for params in [group["params"] for group in groups if any(p in landed for p in group["params"])]:
+        space = spaces[params[0]]
+        for unit, _ in units(space, params, [""] * len(params)):
+            records = {p: landed[p] for p in unit if p in landed}
+            if records and all(record.unchanged(p) for p, record in records.items()):
+                for p, record in records.items():
+                    p.detach().copy_(record.before)
+                if not agrees(space, unit, state):
+                    for p, record in records.items():
+                        p.detach().copy_(record.after)

@@ -84,8 +84,8 @@ class Diagnosed(Optimizer):
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
         for buckets in self._buckets():
             for bucket in buckets:
-                for p, name in zip(bucket.params, bucket.names, strict=True):
-                    edits.take_up(self._spaces[p], p, name, self.state, force=True)
+                for params, names in bucket.units():
+                    edits.take_up(self._spaces[params[0]], params, names, self.state, force=True)
                 self._note(bucket.params)
 
     @torch.no_grad()
@@ -93,8 +93,11 @@ class Diagnosed(Optimizer):
         """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
         for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
             if not compile_word(group["scheme"]).overdamped:  # M keeps its last noise where others keep momenta
-                for momentum in [m for b in buckets for x in b.phases() for m in x.momenta()]:
-                    momentum.mul_(factor)
+                for bucket in buckets:
+                    phases = bucket.phases()
+                    for momentum in [m for x in phases for m in x.momenta()]:
+                        momentum.mul_(factor)
+                    bucket.keep_momenta(phases)
 
 
 @full_precision()

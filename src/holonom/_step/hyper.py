@@ -13,9 +13,11 @@ from torch import Tensor
 
 from ..constraints import Free
 from ..constraints.base import Constraint
+from ..ensemble.known import ensemble_of, warn_averaged
 from ..errors import SchemeError
 from ..scheme import OVERDAMPED, compile_word
 from .letters import plain
+from .rates import Rates
 
 # name → (symbol, whether infinity is allowed)
 _NOT_NEGATIVE = {
@@ -45,6 +47,9 @@ def check_now(group: dict[str, Any], number: int) -> None:
         if type(value) is float and not 0.0 <= value <= largest:
             symbol = _NOT_NEGATIVE[name][0]
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
+    check_replicas(group)
+    group["lr"] = Rates.of(group["lr"])
+    warn_averaged(group, stacklevel=8)
     if type(group["constraint"]) is not str:
         raise TypeError(
             f"param_groups[{number}]['constraint'] says what the constraint is; it cannot be assigned. Build a new "
@@ -91,27 +96,35 @@ def _check_seed(seed: Any) -> None:
 
 
 def check_replicas(group: dict[str, Any]) -> None:
-    """Seeds and rates of shape (R,) need parameters of shape (R, …)."""
-    seed, lr = group["seed"], group["lr"]
-    if isinstance(lr, Tensor) and lr.numel() > 1 and any(p.shape[: lr.ndim] != lr.shape for p in group["params"]):
-        raise ValueError(
-            f"Tensor lr must be 1-element, or have one element a replica, the parameters' first dimension; got "
-            f"{tuple(lr.shape)}"
-        )
-    for name, (symbol, _) in _NOT_NEGATIVE.items():
-        x = group[name]
-        if isinstance(x, Tensor) and x.numel() > 1 and any(p.shape[: x.ndim] != x.shape for p in group["params"]):
-            raise ValueError(
-                f"{name} ({symbol}) of shape {tuple(x.shape)} has one value a replica, but not every parameter has "
-                f"that first dimension; give one number, or parameters of shape ({len(x)}, …)"
-            )
+    """Seeds and numbers of shape (R,) need parameters of shape (R, …)."""
+    seed, params = group["seed"], group["params"]
     if isinstance(seed, Tensor) and seed.ndim:
-        for p in group["params"]:
+        for p in params:
             if p.shape[:1] != seed.shape:
                 raise ValueError(
                     f"{len(seed)} seeds need parameters of shape ({len(seed)}, …), one slice a replica; "
                     f"got {tuple(p.shape)}. One model takes one seed."
                 )
+    for name, (symbol, _) in _NOT_NEGATIVE.items():
+        x = group[name]
+        if isinstance(x, Tensor) and x.numel() != 1 and any(p.shape[: x.ndim] != x.shape for p in params):
+            raise ValueError(f"{_of_shape(name, symbol, x)}; {_wanted(group)}")
+
+
+def _of_shape(name: str, symbol: str, x: Tensor) -> str:
+    """torch's own tests of optimizers look for the words about lr."""
+    if name == "lr":
+        return f"Tensor lr must be 1-element, or have one element a replica; got {tuple(x.shape)}"
+    return f"{name} ({symbol}) of shape {tuple(x.shape)} must be one number, or have one value a replica"
+
+
+def _wanted(group: dict[str, Any]) -> str:
+    """How long a number of a group may be: R where its seeds or an ensemble say what R is."""
+    seed, shapes = group["seed"], {tuple(p.shape[:1]) for p in group["params"]}
+    if (isinstance(seed, Tensor) and seed.ndim) or ensemble_of(group["params"]) is not None:
+        count = len(seed) if isinstance(seed, Tensor) and seed.ndim else next(iter(shapes))[0]
+        return f"there are {count} replicas: give one number, or a tensor of shape ({count},)"
+    return "these parameters are not those of replicas, whose first dimension would have this length: give one number"
 
 
 def summary(group: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ def plain(value: Any) -> Scalar:
     if type(value) is float:
         return value
     if isinstance(value, Tensor) and (value.numel() != 1 or value.device.type != "cpu"):
-        return value.reshape(()) if value.numel() == 1 else value
+        return value.reshape(()) if value.numel() == 1 else getattr(value, "plain", value)
     return float(value)
 
 
