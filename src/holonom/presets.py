@@ -239,9 +239,13 @@ def o_cola_ud(
 
 def _build(model: Trainable, groups: Any, lr: Number, **options: Any) -> Langevin:
     """An ensemble's replicas draw their own noise and have thermostats of their own."""
-    if isinstance(model, Ensemble):
-        options.setdefault("seed", model.seeds)
-    return Langevin(groups, lr, **options)
+    if not isinstance(model, Ensemble) or options.get("seed") is not None:
+        return Langevin(groups, lr, **options)
+    optimizer = Langevin(groups, lr, **{**options, "seed": model.seeds})
+    if not model.seed_given:  # a checkpoint has those of the run that it continues
+        for group in (*optimizer.param_groups, optimizer.defaults):
+            group["seed_given"] = False
+    return optimizer
 
 
 # ── how models become groups ─────────────────────────────────────────────────────────────────────

@@ -158,6 +158,7 @@ def _save(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History
     state = {
         "step": step,
         "steps": steps,
+        "seeds": ensemble.seeds,
         "model": ensemble.state_dict(),
         "optimizer": optimizer.state_dict(),
         "history": history.state(),
@@ -171,6 +172,12 @@ def _load(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History
     state = load(path, "delete it to start over", ensemble.seeds.device)
     if state["steps"] != steps:
         raise CheckpointError(f"{path} is of a run of {state['steps']} steps, not {steps}; delete it to start over")
+    seeds = state.get("seeds", ensemble.seeds)  # 0.1.0 wrote none
+    if not torch.equal(seeds, ensemble.seeds) and len(seeds) == ensemble.replicas:
+        raise CheckpointError(
+            f"{path} was written by an ensemble with other seeds, which decide the order of the data and the noise. Give "
+            f"Ensemble the seed of that run (seed=None draws a new one), or delete the file to start over"
+        )
     try:
         ensemble.load_state_dict(state["model"])
     except RuntimeError as error:
