@@ -123,7 +123,7 @@ def dhsgdc(model: Trainable, lr: Number = 0.1, heun: bool = False, **options: An
     ``heun`` makes that step second order, for a second gradient: ``step`` then needs a closure.
     """
     body, head = _parts(model, 2)
-    kind = HeunLangevin if heun else Langevin
+    kind: type[Langevin] = HeunLangevin if heun else Langevin
     return kind([{**body, "friction": 0.0}, {**head, "scheme": "L"}], lr, **options)
 
 

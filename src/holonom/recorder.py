@@ -140,8 +140,8 @@ class Recorder:
             other = seen.setdefault(digest.digest(), chain)
             if other != chain and moved[chain]:
                 raise ValueError(
-                    f"chains {other} and {chain} are copies: equal in every draw of {', '.join(sorted(self._kept))}. They "
-                    f"count as one chain. Give every chain its own noise: no seed, or different ones "
+                    f"chains {other} and {chain} are copies: equal in every draw of {', '.join(sorted(self._kept))}. "
+                    f"They count as one chain. Give every chain its own noise: no seed, or different ones "
                     f"(seed=ensemble.seeds for an Ensemble)"
                 )
 

@@ -197,8 +197,8 @@ class SimulatedTempering:
         saved = state.get("seed", 0)  # 0.1.0 wrote none and had 0 unless another was given
         if self.seed_given and saved != self.seed:
             warnings.warn(
-                f"the state was saved with seed {saved}, and {self.seed}, which was given here, stays: from here on the "
-                f"proposals are not those of the run that was saved. To continue that run leave the seed out",
+                f"the state was saved with seed {saved}, and {self.seed}, which was given here, stays: from here on "
+                f"the proposals are not those of the run that was saved. To continue that run leave the seed out",
                 stacklevel=2,
             )
         for key, value in {**state, "seed": self.seed if self.seed_given else saved}.items():

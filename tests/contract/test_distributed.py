@@ -27,7 +27,9 @@ def run(case: Case, order: str, rank: int) -> dict[str, torch.Tensor]:
     net = Net(case.space, init=rank)
     if order == "model first":
         wrapped = DistributedDataParallel(net)
-    opt = Langevin(net.named_parameters(), 0.1, scheme=case.scheme, temperature=0.01, constraint=case.constraint)
+    opt = Langevin(
+        net.named_parameters(), 0.1, scheme=case.scheme, temperature=0.01, constraint=case.constraint, seed=0
+    )
     if order == "optimizer first":
         wrapped = DistributedDataParallel(net)
     generator = torch.Generator().manual_seed(100 + rank)

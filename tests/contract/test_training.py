@@ -49,7 +49,7 @@ def make_tiny(dropout=False):
 
 
 def setting(optimizer, dropout=False, network=make):
-    ensemble = Ensemble(lambda: network(dropout), R)
+    ensemble = Ensemble(lambda: network(dropout), R, seed=0)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(R, 10, 2, generator=generator)
     batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
@@ -104,7 +104,7 @@ def test_foreign_and_broken_checkpoints_are_refused(tmp_path):
     ensemble, optimizer, batches, _ = setting("sgd")
     with pytest.raises(CheckpointError, match="of a run of 11 steps"):
         train(ensemble, optimizer, loss, batches, 5, evaluate=lambda e: {}, checkpoint=file)
-    other = Ensemble(make, R + 1)
+    other = Ensemble(make, R + 1, seed=0)
     with pytest.raises(CheckpointError, match="number of replicas"):
         train(other, OPTIMIZERS["sgd"](other), loss, batches, STEPS, evaluate=lambda e: {}, checkpoint=file)
     file.write_bytes(b"nothing")

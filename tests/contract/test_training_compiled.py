@@ -67,7 +67,7 @@ def test_compiled_steps_are_the_same_steps(optimizer, compiled, network, whole, 
 def test_a_compiled_step_in_double_precision_is_exact_to_double_precision():
     found = []
     for compiled in (False, True):
-        ensemble = Ensemble(lambda: make_tiny().double(), R)
+        ensemble = Ensemble(lambda: make_tiny().double(), R, seed=0)
         x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0)).double()
         batches = Shuffled(x, (x[:, 0] > 0).double(), 4, ensemble.seeds)
         optimizer = presets.langevin(ensemble, 0.1, temperature=0.0)
@@ -302,7 +302,7 @@ def test_a_compiler_sees_one_graph_without_multi_tensor_operations(word, space, 
         return torch.compile(with_own_code(function), backend=look, fullgraph=True, dynamic=False)
 
     monkeypatch.setattr(stepper, "compile_step", compile_step)
-    ensemble = Ensemble(make_tiny, R)
+    ensemble = Ensemble(make_tiny, R, seed=0)
     spaces = {"free": None, "circle": Circle(1.0), "sphere": Sphere(1.0, view="batch")}
     groups = [{"params": [ensemble.weight], "constraint": spaces[space]}, {"params": [ensemble.bias]}]
     optimizer = Langevin(

@@ -59,8 +59,8 @@ def keep_given(groups: Sequence[Group], before: Sequence[Group], defaults: Group
     if not different:
         return None
     return (
-        f"the checkpoint was made with another seed than the one given here, which stays ({'; '.join(different)}). From "
-        f"here on the noise is not that of the run that was saved; to continue that run, leave the seed out"
+        f"the checkpoint was made with another seed than the one given here, which stays ({'; '.join(different)}). "
+        f"From here on the noise is not that of the run that was saved; to continue that run, leave the seed out"
     )
 
 

@@ -12,11 +12,11 @@ _INTERNAL = {"step", "owed", "format", "starts_owing", "seed_given"}
 _SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}  # torch's write them
 _CLOCK = {"clock", "resting"}  # those of optimizers with periods
 _ADVICE = {
-    "nesterov": "momentum here is SGD's plain one; leave it out",
-    "dampening": "momentum here is SGD's plain one, without dampening; leave it out",
-    "momentum": "give friction, where momentum is e^(−friction·lr), or build the optimizer by Langevin.like_sgd",
-    "every": "periods are those of holonom.MultirateLangevin",
-    "drift": "periods are those of holonom.MultirateLangevin",
+    "nesterov": "momentum is SGD's plain one (Langevin.like_sgd(params, lr, momentum)); leave it out",
+    "dampening": "momentum is SGD's plain one (Langevin.like_sgd(params, lr, momentum)); leave it out",
+    "momentum": "give friction (momentum is e^(−friction·lr)), or build by Langevin.like_sgd(params, lr, momentum)",
+    "every": "periods are those of holonom.multirate.MultirateLangevin",
+    "drift": "periods are those of holonom.multirate.MultirateLangevin",
 }
 
 

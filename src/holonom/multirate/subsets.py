@@ -181,11 +181,9 @@ def kinds(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
 
 def as_numbers(seed: Any) -> int | tuple[int, ...] | None:
     """As they are written into checkpoints."""
-    return (
-        seed
-        if seed is None or isinstance(seed, tuple)
-        else seeds.numbers(seed if isinstance(seed, Tensor) else int(seed))
-    )
+    if seed is None or isinstance(seed, tuple):
+        return seed
+    return tuple(seed.tolist()) if isinstance(seed, Tensor) and seed.ndim else int(seed)
 
 
 def bernoulli(like: Tensor, probability: float, *key: int) -> Tensor:
