@@ -189,8 +189,8 @@ def _continue_seeds(path: Path, ensemble: Ensemble, saved: Tensor | None) -> Non
     """The order of the data and the noise go on as in the run that was interrupted, or nothing does."""
     if saved is None and not ensemble.seed_given:
         raise CheckpointError(
-            f"{path} was written by version 0.1, where an Ensemble had seed=0 unless another was given: give it to this "
-            f"one, or delete the file to start over"
+            f"{path} was written by version 0.1, where an Ensemble had seed=0 unless another was given: give it to "
+            f"this one, or delete the file to start over"
         )
     if saved is None or saved.shape != ensemble.seeds.shape:  # another number of replicas is refused with the weights
         return
