@@ -45,6 +45,8 @@ def worker(rank: int, folder: str, cases: list[Case], orders: list[str]) -> None
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+    with pytest.raises(ValueError, match=f"no seed.*{RANKS} ranks"):
+        Langevin([torch.nn.Parameter(torch.zeros(2))], 0.1, temperature=0.01)
     results = {f"{case} {order}": run(case, order, rank) for case in cases for order in orders}
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()

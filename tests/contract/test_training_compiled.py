@@ -64,6 +64,19 @@ def test_compiled_steps_are_the_same_steps(optimizer, compiled, network, whole, 
 
 
 @pytest.mark.long
+def test_compiled_steps_with_large_seeds_are_the_same_steps():
+    """One number for the whole ensemble is a constant of the program: a second one is another program."""
+    for seed in (5_000_000_000_000_000_001, (1 << 63) - 2):
+        found = []
+        for compiled in (False, True):
+            ensemble, _, batches, _ = setting("sgd", network=make_tiny)
+            optimizer = Langevin(ensemble.parameters(), 0.1, temperature=0.01, seed=seed)
+            train(ensemble, optimizer, loss, batches, 4, evaluate=lambda e: {}, compiled=compiled)
+            found.append([p.detach() for p in ensemble.parameters()])
+        torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
 def test_a_compiled_step_in_double_precision_is_exact_to_double_precision():
     found = []
     for compiled in (False, True):

@@ -42,7 +42,7 @@ def refuse_options(options: Iterable[str], build: Any) -> None:
     frame, package = inspect.currentframe(), __name__.split(".")[0] + "."
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(package):
         code = frame.f_code
-        if code.co_name.isidentifier() and not code.co_name.startswith("_"):
+        if code.co_name == "__init__" or not code.co_name.startswith("_"):
             known |= set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
         frame = frame.f_back
     _refuse("unknown option", unknown, known - {"self", "cls", "options", "build", unknown})
