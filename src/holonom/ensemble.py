@@ -43,7 +43,7 @@ class Ensemble(nn.Module):
 
     batch_dims = 1
 
-    seed_given: bool
+    seed_given = True
     """Whether the seed was given, or drawn."""
     _seeds: Tensor
 

@@ -7,7 +7,7 @@ from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
 
 from holonom import Langevin, Multirate, presets
-from holonom.multirate import MultirateLangevin, RandomSubsets
+from holonom.multirate import Composite, MultirateLangevin, RandomSubsets
 
 
 def weight():
@@ -64,7 +64,7 @@ def test_an_unknown_option_is_refused(build, said):
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("kind", [Multirate, RandomSubsets, MultirateLangevin])
+@pytest.mark.parametrize("kind", [Multirate, RandomSubsets, Composite, MultirateLangevin])
 def test_multirate_groups_know_their_own_keys(kind):
     with pytest.raises(TypeError, match="'weight_decy': did you mean 'weight_decay'"):
         kind([{"params": [weight()], "weight_decy": 0.1}], 0.1)
