@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from operator import is_
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from ._step import edits, hyper, sgd
+from ._random import seeds
+from ._step import edits, hyper, keys, sgd
 from ._step import state as states
 from ._step.buckets import Bucket, make_buckets
 from ._step.checkpoint import Checkpointed
@@ -57,6 +58,8 @@ class Langevin(Diagnosed, Checkpointed):
         fuse: compile the step into one pass over memory: True from the first step, False never, None
             once a run has moved enough weights for the compiler's time to have paid.
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
+            None draws one number from torch's CPU generator, here and never again, for all groups: two optimizers
+            differ, and ``torch.manual_seed`` repeats them. A checkpoint replaces it, but not a seed that was given.
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
             thermostat; a model trained alone with one of those seeds draws the same.
 
@@ -83,8 +86,10 @@ class Langevin(Diagnosed, Checkpointed):
         maximize: bool = False,
         foreach: bool | None = None,
         fuse: bool | None = None,
-        seed: int | Tensor = 0,
+        seed: int | Tensor | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        keys.refuse_options(unknown, Langevin)
         self.guard_gradients = True
         self._default_space = constraint
         self._spaces: dict[Tensor, Constraint] = {}
@@ -96,7 +101,7 @@ class Langevin(Diagnosed, Checkpointed):
             "driving_noise": driving_noise, "weight_decay": weight_decay, "maximize": maximize, "foreach": foreach,
             "fuse": fuse, "seed": seed,
         }  # fmt: skip
-        super().__init__(params, hyper.as_plain(defaults))
+        super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
         landings, self._landings = self._landings, None
         states.warn_landed(landings or [])
 
@@ -119,7 +124,8 @@ class Langevin(Diagnosed, Checkpointed):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        group = hyper.as_plain(param_group)
+        group = seeds.noted(hyper.as_plain(param_group))
+        keys.check_keys(group, self.defaults, self.param_groups)
         space = group.pop("constraint", self._default_space) or Free()
         if not isinstance(space, Constraint):
             raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
@@ -207,7 +213,7 @@ class Langevin(Diagnosed, Checkpointed):
                 self.param_groups += behind
         elif group["params"]:
             missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
-            for name, value in {**self.defaults, **missing, "format": states.FORMAT}.items():
+            for name, value in {**self.defaults, **seeds.noted(group), **missing, "format": states.FORMAT}.items():
                 group.setdefault(name, value)
             self._note([p for p in group["params"] if p not in self._kinds], kinds=True)
 

@@ -91,7 +91,7 @@ def test_a_grid_of_momenta_is_sgd_cell_by_cell(tmp_path: Path, monkeypatch: pyte
     fit = fashion_mnist.momentum(small_run(tmp_path), "grid", cells, data, 5, epochs=2)
     trained = fit.ensemble.unstack()
     for number, cell in enumerate(cells):
-        alone = Ensemble(lambda: fashion_mnist.shlp(784, 5, 10), 2)
+        alone = Ensemble(lambda: fashion_mnist.shlp(784, 5, 10), 2, seed=0)
         optimizer = torch.optim.SGD(alone.parameters(), cell.lr, momentum=cell.momentum, weight_decay=cell.weight_decay)
         batches = Shuffled(data.x, data.y, 20, alone.seeds)
         for epoch in range(2):

@@ -56,7 +56,9 @@ def build(space, word, **options):
     generator = torch.Generator().manual_seed(3)
     params = [torch.nn.Parameter(torch.linalg.qr(torch.randn(5, 3, generator=generator))[0].contiguous())]
     params += [torch.nn.Parameter(x.detach().roll(1, 0).clone()) for x in params]
-    return params, Langevin(params, 0.1, scheme=word, constraint=SPACES[space], **{"temperature": 0.01, **options})
+    return params, Langevin(
+        params, 0.1, scheme=word, constraint=SPACES[space], **{"temperature": 0.01, "seed": 0, **options}
+    )
 
 
 def step(params, opt, bad=None):
@@ -163,7 +165,7 @@ def test_one_bad_group_skips_all_groups():
 def skipping(word, skipped, steps=3, **options):
     """A double well with a bad gradient before the good steps of these numbers."""
     p = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    opt = Langevin([p], 0.3, scheme=word, **options)
+    opt = Langevin([p], 0.3, scheme=word, **{"seed": 0, **options})
     for number in range(steps):
         if number in skipped:
             p.grad = torch.full_like(p, torch.nan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._random import seeds
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
 from .buckets import Bucket, State, state_dtype
 from .edits import agrees
+from .hyper import as_plain, check_replicas, check_seed
 from .joint import units
+from .order import in_order_of
 from .rates import Rates
 from .run import Work
 from .state import FORMAT, Landed
@@ -57,16 +61,25 @@ class Checkpointed(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint; constraints and schemes must be those it was made with."""
+        """Restore a checkpoint; constraints and schemes must be those it was made with.
+
+        A seed that was given to this optimizer or to one of its groups stays, with a warning if the checkpoint's
+        differs; otherwise the checkpoint's is restored and the run continues as if it had not stopped. Where both
+        sides have names (``named_parameters()``), they say which parameter is which; otherwise the order does.
+        """
         loaded: dict[str, Any] = {}
+        warning: list[str | None] = []
         before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
 
-        def before_load(_: Optimizer, saved: dict[str, Any]) -> None:
+        def before_load(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+            saved = in_order_of(self.param_groups, self.state, saved)
             check(self.param_groups, self.state, saved)
             loaded.update(saved)
+            return saved
 
         def after_load(_: Optimizer) -> None:
             restore(self.param_groups, before, self.state, loaded)
+            warning.append(seeds.keep_given(self.param_groups, before, self.defaults))
             undo_landings(self.param_groups, self._spaces, self.state, landed)
             self._reset_caches()
 
@@ -78,6 +91,30 @@ class Checkpointed(Optimizer):
         finally:
             first.remove()
             last.remove()
+        if warning[0]:
+            warnings.warn(warning[0], stacklevel=3)
+
+    @torch.no_grad()
+    def reseed_(self, seed: int | Tensor) -> None:
+        """Give all groups another seed: from the next step on, the noise of a run that had it from the start.
+
+        Chains branch from one burn-in by it. A tensor of shape (R,) has one seed per replica, as at construction.
+        """
+        seed = as_plain({"seed": seed})["seed"]
+        check_seed(seed)
+        for group in self.param_groups:
+            check_replicas({**group, "seed": seed})
+            thermostat = self.state[group["params"][0]].get("thermostat") if group["params"] else None
+            if isinstance(seed, Tensor) and thermostat is not None and seed.ndim > thermostat.ndim:
+                raise ValueError(
+                    f"{len(seed)} seeds need a thermostat for every replica, and this optimizer was built with one for "
+                    f"all: give one number, or build it with seed=ensemble.seeds"
+                )
+        for group in self.param_groups:
+            device = group["params"][0].device if group["params"] else None
+            group["seed"] = seed.to(device) if isinstance(seed, Tensor) else seed
+            group["seed_given"] = True
+        self.defaults |= {"seed": seed, "seed_given": True}
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle_edits()
@@ -147,7 +184,6 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
     torch casts loaded state to the parameter's dtype, which would turn a half-precision model's
     float32 momenta and slack into half precision and break the constraint.
     """
-    stream = 0
     for group, own, other in zip(groups, before, saved["param_groups"], strict=True):
         for name, value in own.items():
             group.setdefault(name, value)
@@ -155,8 +191,7 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})
             state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}
-            state[p]["stream"] = torch.as_tensor(theirs.get("stream", stream)).cpu()
-            stream += 1
+            state[p]["stream"] = torch.as_tensor(theirs["stream"]).cpu()
             if number == 0:
                 if isinstance(group["seed"], Tensor):
                     group["seed"] = group["seed"].to(p.device)

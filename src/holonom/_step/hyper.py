@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._random.seeds import refuse_ranks
 from ..constraints import Free
 from ..constraints.base import Constraint
 from ..ensemble.known import ensemble_of, warn_averaged
@@ -55,6 +56,7 @@ def check_now(group: dict[str, Any], number: int) -> None:
             f"param_groups[{number}]['constraint'] says what the constraint is; it cannot be assigned. Build a new "
             f"optimizer from the weights"
         )
+    check_shared_seed(group, f"group {number}")
 
 
 def check_group(group: dict[str, Any], space: Constraint) -> None:
@@ -76,15 +78,31 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
     if not isinstance(group["scheme"], str):
         raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])
-    _check_seed(group["seed"])
+    check_seed(group["seed"])
     if scheme.word == "M" and not isinstance(space, Free):
         raise ValueError(
             f"scheme 'M' averages the noise of two steps, which on {space!r} lies in two tangent spaces; "
             f"use scheme='BAOAB' with friction=float('inf'), the same method with projected momenta"
         )
+    check_shared_seed(group, "a group with noise")
 
 
-def _check_seed(seed: Any) -> None:
+def check_shared_seed(group: dict[str, Any], name: str) -> None:
+    """Raise if the group draws noise and every rank of torch.distributed would draw its own."""
+    if group.get("seed_given", True):
+        return
+    noise = {"temperature": OVERDAMPED | {"O"}, "driving_noise": {"D", "F"}}
+    if any(letters & set(group["scheme"]) and not _is_zero(group[size]) for size, letters in noise.items()):
+        refuse_ranks(f"{name} (scheme {group['scheme']!r})")
+
+
+def _is_zero(value: Any) -> bool:
+    """A tensor is not read, so it counts as noise."""
+    return isinstance(value, (int, float)) and value == 0
+
+
+def check_seed(seed: Any) -> None:
+    """Raise for what is no seed."""
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.ndim > 1:
             raise TypeError(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from .._random import mix
+from .._random.seeds import fresh_seed, refuse_ranks
 from .._torch import watch_gradient
 from ..errors import EnsembleError
 from .checks import check_alike, check_mappable, tensors
@@ -32,14 +33,15 @@ class Ensemble(nn.Module):
     hyperparameters of shape (R,). Replica i is then the run that ``ensemble.alone(i)`` would be with
     ``seed=ensemble.seeds[i]`` and the same batches, to rounding.
 
-        >>> ensemble = holonom.Ensemble(lambda: mlp([2, 500, 1]), replicas=100, seed=0)
+        >>> ensemble = holonom.Ensemble(lambda: mlp([2, 500, 1]), replicas=100)
         >>> optimizer = holonom.Langevin(ensemble.parameters(), 0.1, temperature=1e-4, seed=ensemble.seeds)
         >>> ensemble.losses(loss_fn, x, y).sum().backward()
 
     Args:
         make_model: builds one model; called once per replica under that replica's seed.
         replicas: R.
-        seed: of the whole ensemble; replica i gets its own, derived from it and i (:attr:`seeds`).
+        seed: of the whole ensemble; replica i gets its own, derived from it and i (:attr:`seeds`). None draws one
+            number from torch's CPU generator; a run that is to be resumed in another process gives one.
         repeats: stack the R replicas this many times over, for a grid of hyperparameters in one program: member
             g·R + i is replica i under the grid's value g (see :meth:`spread`).
         first: number of the first replica, for an ensemble that is a part of a larger one.
@@ -50,13 +52,15 @@ class Ensemble(nn.Module):
     _averaged: bool | None = None
     """Whether the first backward pass came from ``losses().mean()``; None before it."""
 
+    seed_given = True
+    """Whether the seed was given, or drawn."""
     _seeds: Tensor
 
     def __init__(
         self,
         make_model: Callable[[], nn.Module],
         replicas: int,
-        seed: int = 0,
+        seed: int | None = None,
         *,
         repeats: int = 1,
         first: int = 0,
@@ -65,7 +69,11 @@ class Ensemble(nn.Module):
         for name, value in (("replicas", replicas), ("repeats", repeats)):
             if not isinstance(value, int) or value < 1:
                 raise EnsembleError(f"{name} must be a whole number of at least 1, got {value!r}")
-        numbers = [mix(seed, first + i) >> 1 for i in range(replicas)]
+        if seed is None:
+            refuse_ranks("Ensemble")
+        self.seed_given = seed is not None
+        number = fresh_seed() if seed is None else seed
+        numbers = [mix(number, first + i) >> 1 for i in range(replicas)]
         self._make_model = make_model
         models = [self._make(number) for number in numbers]
         check_alike(models, "the models of make_model")
