@@ -15,6 +15,7 @@ from ..constraints import Free
 from ..constraints.base import Constraint
 from ..errors import SchemeError
 from ..scheme import OVERDAMPED, compile_word
+from . import cautions, sgd
 from .letters import plain
 
 # name → (symbol, whether infinity is allowed)
@@ -26,21 +27,35 @@ _NOT_NEGATIVE = {
     "driving_noise": ("σ_A", False),
     "weight_decay": ("λ", False),
 }
-settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
-"""What a scheduler or an assignment may change of a group."""
+_settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
+
+
+def settings(group: dict[str, Any]) -> tuple[Any, ...]:
+    """What a scheduler or an assignment may change of a group."""
+    return (*_settings(group), group.get("momentum"))
 
 
 def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     """NumPy's numbers as Python's, which a checkpoint may hold."""
-    plain_numbers = {name: float(x) for name in _NOT_NEGATIVE if isinstance(x := options.get(name), np.floating)}
-    whole = {name: int(x) for name in (*_NOT_NEGATIVE, "seed") if isinstance(x := options.get(name), np.integer)}
+    names = (*_NOT_NEGATIVE, "momentum")
+    plain_numbers = {name: float(x) for name in names if isinstance(x := options.get(name), np.floating)}
+    whole = {name: int(x) for name in (*names, "seed") if isinstance(x := options.get(name), np.integer)}
     return {**options, **plain_numbers, **whole}
+
+
+def _unset(group: dict[str, Any]) -> str | None:
+    """The number that a group in SGD's terms does not have."""
+    return None if group.get("momentum") is None else "friction"
 
 
 def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked."""
     for name, largest in _LARGEST.items():
+        if name == _unset(group):
+            continue
+        if group[name] is None:
+            raise ValueError(f"{name} of group {number} is None; a group in SGD's terms needs its momentum instead")
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
             symbol = _NOT_NEGATIVE[name][0]
@@ -50,12 +65,21 @@ def check_now(group: dict[str, Any], number: int) -> None:
             f"param_groups[{number}]['constraint'] says what the constraint is; it cannot be assigned. Build a new "
             f"optimizer from the weights"
         )
+    _check_damping(group)
+
+
+def _check_damping(group: dict[str, Any]) -> None:
+    if group.get("momentum") is not None:
+        sgd.check(group)
+    cautions.refuse_lost_kick(group)
 
 
 def check_group(group: dict[str, Any], space: Constraint) -> None:
     """Raise with the name, the symbol and the value of whatever is wrong."""
     for name, (symbol, infinite) in _NOT_NEGATIVE.items():
         value = group[name]
+        if name == _unset(group):
+            continue
         if isinstance(value, Tensor):
             if value.device.type != "cpu":
                 continue  # reading it would stall the device; a NaN shows in the next check()
@@ -71,6 +95,7 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
     if not isinstance(group["scheme"], str):
         raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])
+    _check_damping(group)
     _check_seed(group["seed"])
     if scheme.word == "M" and not isinstance(space, Free):
         raise ValueError(
@@ -98,8 +123,8 @@ def check_replicas(group: dict[str, Any]) -> None:
             f"Tensor lr must be 1-element, or have one element a replica, the parameters' first dimension; got "
             f"{tuple(lr.shape)}"
         )
-    for name, (symbol, _) in _NOT_NEGATIVE.items():
-        x = group[name]
+    for name, (symbol, _) in {**_NOT_NEGATIVE, "momentum": ("μ", False)}.items():
+        x = group.get(name)
         if isinstance(x, Tensor) and x.numel() > 1 and any(p.shape[: x.ndim] != x.shape for p in group["params"]):
             raise ValueError(
                 f"{name} ({symbol}) of shape {tuple(x.shape)} has one value a replica, but not every parameter has "
@@ -121,7 +146,7 @@ def summary(group: dict[str, Any]) -> str:
     if set(word) & (set("OE") | OVERDAMPED):
         shown.append("temperature")
     if "O" in word:
-        shown.append("friction")
+        shown.append("friction" if group.get("momentum") is None else "momentum")
     if "E" in word:
         shown += ["coupling", "driving_noise"]
     if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:
