@@ -44,19 +44,23 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, group: dict[str, Any], lr: Scalar, owed: Scalar) -> Numbers:
-        """The numbers of a step with this lr, which is h, or SGD's where the group has a ``momentum``.
+        """The numbers of a step with this lr, which is h, or SGD's where the group has a ``momentum``."""
+        return cls.made(read_settings(group), lr, owed)
+
+    @classmethod
+    def made(cls, settings: dict[str, Any], lr: Scalar, owed: Scalar) -> Numbers:
+        """From settings that were read from a group.
 
         SGD keeps a velocity: v ← μv + ∇L, θ ← θ − lr·v. With p = −h·v and h = √lr that is the word OBA with μ = e^{−γh}.
         A schedule leaves v alone, so p is rescaled by the new h over the last. At lr = 0, where nothing is to drift, v
         goes on in the last h. Noise is drawn at the temperature that puts the *positions* of the word at τ.
         """
-        temperature, *rest = (plain(group[name]) for name in ("temperature", "coupling", "driving_noise", "weight_decay"))
-        if group.get("momentum") is None:
-            return cls(lr, owed, plain(group["friction"]), temperature, *rest, drift=lr)
+        friction, temperature, *rest, momentum = (settings[name] for name in NUMBERS[1:])
+        if momentum is None:
+            return cls(lr, owed, friction, temperature, *rest, drift=lr)
         h = _or(_sqrt(lr), _or(owed, 1.0))
-        momentum = plain(group["momentum"])
         if isinstance(temperature, Tensor) or temperature:
-            temperature = temperature / position_temperature(group["scheme"], momentum)
+            temperature = temperature / position_temperature(settings["scheme"], momentum)
         friction = _friction(momentum, h)
         return cls(h, h * (owed > 0), friction, temperature, *rest, drift=lr / h, rescale=h / _or(owed, h))
 
@@ -71,6 +75,12 @@ class Numbers(NamedTuple):
         if not op.tail:
             return op.head * self.h
         return op.tail * self.owed + op.head * self.h if op.head else op.tail * self.owed
+
+
+def read_settings(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's word and numbers as the user gave them; None for what it does not have."""
+    numbers = {name: None if group.get(name) is None else plain(group[name]) for name in NUMBERS}
+    return {**numbers, "scheme": group["scheme"]}
 
 
 def plain(value: Any) -> Scalar:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._backends.inductor import DRAW_OPTIONS
 from .._step.buckets import Bucket, State
-from .._step.letters import NUMBERS, Numbers, is_noisy, plain
+from .._step.letters import Numbers, is_noisy, read_settings
 from .._step.run import Group, Work, owed_at_start, run
 from ..scheme import Op, compile_word
 
@@ -41,7 +41,7 @@ class GroupStep(NamedTuple):
         # Views of a vector: a program rounds float64 inputs without dimensions to float32 (torch 2.13, CPU).
         settings = {**self.settings, **{name: self.values[i] for i, name in enumerate(self.live)}}
         owed = self.owed.reshape(()) if self.owed.numel() == 1 else self.owed
-        return Numbers.of(settings, settings["lr"], owed)
+        return Numbers.made(settings, settings["lr"], owed)
 
 
 class WholeStep:
@@ -68,7 +68,7 @@ class WholeStep:
         everyone = optimizer._buckets()  # type: ignore[attr-defined]
         if not all(map(_is_traceable, optimizer.param_groups, everyone)):
             return False
-        now = [_settings(group) for group in optimizer.param_groups]
+        now = [read_settings(group) for group in optimizer.param_groups]
         moved = [bucket.refresh() for buckets in everyone for bucket in buckets]
         ids = [id(bucket) for buckets in everyone for bucket in buckets]
         groups = [(g["scheme"], g["maximize"], _identity(g["seed"])) for g in optimizer.param_groups]
@@ -100,7 +100,7 @@ class WholeStep:
             [[names[id(p)] for p in b.params] for b in buckets],
             scheme.program,
             bool(scheme.tail) or settings["momentum"] is not None,
-            {**settings, "scheme": scheme.word},
+            settings,
             live,
             torch.zeros(len(live), **double),  # type: ignore[call-overload]
             torch.zeros(per_replica, **double),  # type: ignore[call-overload]
@@ -134,11 +134,6 @@ def _is_traceable(group: Group, buckets: list[Bucket]) -> bool:
     suitable = all(b.space.traits.rowwise and not b.narrow and all(p.requires_grad for p in b.params) for b in buckets)
     lr = group["lr"]
     return bool(buckets) and suitable and (isinstance(lr, Tensor) or lr != 0)
-
-
-def _settings(group: Group) -> dict[str, Any]:
-    """A group's numbers as the user gave them; what a step makes of them, its program computes."""
-    return {name: None if group.get(name) is None else plain(group[name]) for name in NUMBERS}
 
 
 def _identity(x: Any) -> Any:
