@@ -30,7 +30,10 @@ OPTIONS = [{}, {"weight_decay": 0.1}, {"maximize": True}]
 
 
 def parameters():
-    return [nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64)), nn.Parameter(torch.ones(3, dtype=torch.float64))]
+    return [
+        nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64)),
+        nn.Parameter(torch.ones(3, dtype=torch.float64)),
+    ]
 
 
 def groups(params):
@@ -65,7 +68,9 @@ def test_a_schedule_does_what_it_does_to_sgd(name, options, fuse):
     other = torch.optim.SGD(groups(theirs), 0.1, 0.9, **options)
     run(ours, one, SCHEDULES[name](one))
     run(theirs, other, SCHEDULES[name](other))
-    assert [(g["lr"], g["momentum"]) for g in one.param_groups] == [(g["lr"], g["momentum"]) for g in other.param_groups]
+    assert [(g["lr"], g["momentum"]) for g in one.param_groups] == [
+        (g["lr"], g["momentum"]) for g in other.param_groups
+    ]
     assert_close(ours, theirs)
 
 
@@ -233,7 +238,7 @@ def test_words_without_a_momentum_are_refused(word):
 
 
 def test_several_time_scales_have_their_own_class():
-    with pytest.raises(TypeError, match="holonom.Multirate"):
+    with pytest.raises(TypeError, match=r"holonom\.Multirate"):
         MultirateLangevin.like_sgd(parameters(), 0.1, 0.9)
 
 

@@ -20,7 +20,7 @@ from ..scheme import OVERDAMPED
 
 
 def position_temperature(word: str, damping: Any) -> Any:
-    """The temperature of the positions over that of the noise, with ``damping`` e^{−γh}; infinite where no kick arrives.
+    """The temperature of the positions over that of the noise, ``damping`` being e^{−γh}; ∞ where no kick arrives.
 
     NaN for words that are not claimed: those with a thermostat or a diffusion, and those without noise.
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._warn import warn_user
 from .accuracy import loses_its_kick, position_temperature
-from .letters import _exp, _times, plain
+from .letters import damping, plain
 
 TOLERATED = 0.02  # relative error of the positions' temperature
 
@@ -52,19 +52,19 @@ def _off_temperature(group: Group) -> str | None:
     h, friction, tau = (_on_host(group[name]) for name in ("lr", "friction", "temperature"))
     if h is None or friction is None or tau is None or not _any(tau > 0):
         return None
-    time = _times(friction, h * group.get("every", 1))
-    ratio = position_temperature(group["scheme"], _exp(-time))
-    rows = [torch.as_tensor(x, dtype=torch.float64) for x in (time, ratio, tau)]
-    sizes, ratios, taus = (x.flatten() for x in torch.broadcast_tensors(*rows))
-    errors = torch.where(taus > 0, (ratios - 1).abs(), 0.0).nan_to_num(nan=0.0)  # NaN: nothing is claimed
+    left = damping(friction, h * group.get("every", 1))
+    ratio = position_temperature(group["scheme"], left)
+    lefts, ratios = (torch.as_tensor(x, dtype=torch.float64) for x in (left, ratio))
+    errors = torch.where(torch.as_tensor(tau) > 0, (ratios - 1).abs(), 0.0).nan_to_num(nan=0.0)  # NaN: no claim
     worst = int(errors.argmax())
-    if errors[worst] <= TOLERATED:
+    if errors.flatten()[worst] <= TOLERATED:
         return None
+    size, off = (float(x.expand_as(errors).flatten()[worst]) for x in (-lefts.log(), ratios))
+    more = "; Langevin.like_sgd(params, lr, momentum) draws OBA's noise for its positions"
     return (
-        f"scheme {group['scheme']!r} at friction·lr = {float(sizes[worst]):.3g} samples positions at "
-        f"{float(ratios[worst]):.3g} × the temperature it is given, although its momenta (temperatures()) are at 1 ×. Write scheme='BAOAB', whose "
-        f"positions are right, or lower friction·lr"
-        + ("; Langevin.like_sgd(params, lr, momentum) draws OBA's noise for its positions" * (group["scheme"] == "OBA"))
+        f"scheme {group['scheme']!r} at friction·lr = {size:.3g} samples positions at {off:.3g} × the temperature it "
+        f"is given, although its momenta (temperatures()) are at 1 ×. Write scheme='BAOAB', whose positions are right, "
+        f"or lower friction·lr{more if group['scheme'] == 'OBA' else ''}"
     )
 
 

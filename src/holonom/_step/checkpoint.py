@@ -116,8 +116,8 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, State], saved: dict[
                 raise CheckpointError(f"group {number}: checkpoint {key} {other[key]}, here {group[key]}; {advice}")
         if other.get("momentum") is not None and group.get("momentum") is None:
             raise CheckpointError(
-                f"group {number} of the checkpoint has SGD's lr and momentum, here lr is a time step; build the optimizer "
-                f"by Langevin.like_sgd"
+                f"group {number} of the checkpoint has SGD's lr and momentum, here lr is a time step; build the "
+                f"optimizer by Langevin.like_sgd"
             )
         if other.get("format", 1) > FORMAT:
             raise CheckpointError(
@@ -157,7 +157,7 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
             if name != "momentum":
                 group.setdefault(name, value)
         if own.get("momentum") is not None and group.get("momentum") is None:
-            group.update(sgd.converted(group))
+            group.update(sgd.converted(group, own["momentum"]))
         group["format"] = FORMAT
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})

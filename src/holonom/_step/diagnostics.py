@@ -16,8 +16,8 @@ from ..constraints.base import Constraint
 from ..errors import NonFiniteGradientError, ProjectionError
 from ..scheme import compile_word
 from . import edits
-from .buckets import Bucket
 from .accuracy import position_temperature
+from .buckets import Bucket
 from .integrate import Phase, over
 from .letters import plain
 
@@ -76,8 +76,8 @@ class Diagnosed(Optimizer):
     def temperatures(self) -> list[float]:
         """Per group: pᵀp / degrees of freedom, constraints subtracted; NaN for words without momentum.
 
-        In SGD's terms (:meth:`holonom.Langevin.like_sgd`) noise is drawn for the positions: OBA's momenta are at 2τ/(1+μ),
-        and what is returned is divided by 2/(1+μ), so that it is τ there, too.
+        In SGD's terms (:meth:`holonom.Langevin.like_sgd`) noise is drawn for the positions. OBA's momenta are at
+        2τ/(1+μ); they are divided by 2/(1+μ), so that τ is the target there, too.
         A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
         """
         pairs = zip(self.param_groups, self._buckets(), strict=True)

@@ -51,18 +51,18 @@ class Numbers(NamedTuple):
     def made(cls, settings: dict[str, Any], lr: Scalar, owed: Scalar) -> Numbers:
         """From settings that were read from a group.
 
-        SGD keeps a velocity: v ← μv + ∇L, θ ← θ − lr·v. With p = −h·v and h = √lr that is the word OBA with μ = e^{−γh}.
+        SGD keeps a velocity: v ← μv + ∇L, θ ← θ − lr·v. With p = −h·v and h = √lr that is the word OBA, μ = e^{−γh}.
         A schedule leaves v alone, so p is rescaled by the new h over the last. At lr = 0, where nothing is to drift, v
         goes on in the last h. Noise is drawn at the temperature that puts the *positions* of the word at τ.
         """
-        friction, temperature, *rest, momentum = (settings[name] for name in NUMBERS[1:])
+        friction, temperature, coupling, driving_noise, weight_decay, momentum = (settings[x] for x in NUMBERS[1:])
         if momentum is None:
-            return cls(lr, owed, friction, temperature, *rest, drift=lr)
+            return cls(lr, owed, friction, temperature, coupling, driving_noise, weight_decay, lr)
         h = _or(_sqrt(lr), _or(owed, 1.0))
         if isinstance(temperature, Tensor) or temperature:
             temperature = temperature / position_temperature(settings["scheme"], momentum)
-        friction = _friction(momentum, h)
-        return cls(h, h * (owed > 0), friction, temperature, *rest, drift=lr / h, rescale=h / _or(owed, h))
+        friction, rescale = _friction(momentum, h), h / _or(owed, h)
+        return cls(h, rescale * owed, friction, temperature, coupling, driving_noise, weight_decay, lr / h, rescale)
 
     @property
     def on_host(self) -> bool:
@@ -107,11 +107,16 @@ def _or(x: Scalar, other: Scalar) -> Scalar:
     return x if x > 0 else other
 
 
-def _friction(damping: Scalar, h: Scalar) -> Scalar:
-    """The γ of e^{−γh}; infinite where nothing is left."""
-    if isinstance(damping, Tensor):
-        return -torch.log(damping) / h
-    return -math.log(damping) / h if damping else math.inf
+def _friction(momentum: Scalar, h: Scalar) -> Scalar:
+    """The γ of e^{−γh} = μ; infinite where nothing is left."""
+    if isinstance(momentum, Tensor):
+        return -torch.log(momentum) / h
+    return -math.log(momentum) / h if momentum else math.inf
+
+
+def damping(friction: Scalar, t: Scalar) -> Scalar:
+    """What O leaves of a momentum, e^{−γt}; all of it at t = 0, whatever γ is."""
+    return _exp(-_times(friction, t))
 
 
 def _times(a: Scalar, b: Scalar) -> Scalar:
@@ -127,8 +132,8 @@ def _time(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
 
 
 def _ornstein_uhlenbeck(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
-    damping = _exp(-_times(numbers.friction, t))
-    return damping, _sqrt(numbers.temperature * (1 - damping * damping))
+    c = damping(numbers.friction, t)
+    return c, _sqrt(numbers.temperature * (1 - c * c))
 
 
 def _thermostat_friction(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:

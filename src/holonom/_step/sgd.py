@@ -1,11 +1,10 @@
-"""Groups in the terms of ``torch.optim.SGD``: they have a ``momentum`` μ instead of a friction, and their ``lr`` is SGD's.
+"""Groups in the terms of ``torch.optim.SGD``: a ``momentum`` μ instead of a friction, and SGD's ``lr``.
 
-What a step makes of the two is in :meth:`holonom._step.letters.Numbers.of`.
+What a step makes of the two is in :meth:`holonom._step.letters.Numbers.made`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SchemeError
-from .letters import plain
+from .letters import damping, plain
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # what torch's schedulers keep in a group besides lr
 
@@ -24,21 +23,17 @@ class Momentum(NamedTuple):
     value: float | Tensor
 
 
-def in_sgd_terms(params: Iterable[Any], momentum: float | Tensor, options: dict[str, Any]) -> list[dict[str, Any]]:
+def in_sgd_terms(params: Iterable[Any], momentum: float | Tensor, options: dict[str, Any]) -> list[Any]:
     """The parameters as groups in SGD's terms."""
     _refuse(options)
-    given = [params] if isinstance(params, Tensor) else list(params)
+    given: list[Any] = [params] if isinstance(params, Tensor) else list(params)
     if given and not isinstance(given[0], dict):
         given = [{"params": given}]
+    given = [dict(x) if isinstance(x, dict) else x for x in given]
     for group in (x for x in given if isinstance(x, dict)):
-        _refuse(dict(group))
-    unwanted = ("nesterov", "dampening")
-    return [
-        {**{k: v for k, v in x.items() if k not in unwanted}, "momentum": Momentum(x.get("momentum", momentum))}
-        if isinstance(x, dict)
-        else x
-        for x in given
-    ]
+        _refuse(group)
+        group["momentum"] = Momentum(group.get("momentum", momentum))
+    return given
 
 
 def _refuse(options: dict[str, Any]) -> None:
@@ -71,20 +66,25 @@ def check(group: dict[str, Any]) -> None:
     momentum, word = plain(group["momentum"]), group["scheme"]
     if group["friction"] is not None:
         raise ValueError(
-            f"friction={group['friction']!r} of a group with momentum={group['momentum']!r}: they are two names for one "
-            f"number, μ = e^(−γ√lr); give one of them (momentum to an optimizer that like_sgd built)"
+            f"friction={group['friction']!r} of a group with momentum={group['momentum']!r}: they are two names for "
+            f"one number, μ = e^(−γ√lr); give one of them (momentum to an optimizer that like_sgd built)"
         )
     if set(word) - set("ABO") or "O" not in word:
-        raise SchemeError(f"momentum is what the letter O leaves of p: scheme {word!r} must be over A, B and O, as 'OBA'")
+        raise SchemeError(
+            f"momentum is what the letter O leaves of p: scheme {word!r} must be over A, B and O, as 'OBA'"
+        )
     if not isinstance(momentum, Tensor) or momentum.device.type == "cpu":
         values = torch.as_tensor(momentum, dtype=torch.float64)
         if not bool(((values >= 0) & (values < 1)).all()):
             raise ValueError(f"momentum (μ = e^(−γ√lr)) must lie in [0, 1), got {group['momentum']}")
 
 
-def converted(group: dict[str, Any]) -> dict[str, Any]:
-    """A group of a time step h and a friction γ, as versions up to 0.1.0 wrote it, in SGD's terms: h² and e^{−γh}."""
-    h, friction = group["lr"], group["friction"]
-    momentum = torch.exp(-friction * h) if isinstance(h * friction, Tensor) else math.exp(-friction * h)
-    rates = {name: group[name] ** 2 for name in _RATES if name in group}
-    return {**rates, "momentum": momentum, "friction": None}
+def converted(group: dict[str, Any], momentum: float | Tensor) -> dict[str, Any]:
+    """What changes of a group of a time step h and a friction γ in SGD's terms: h² and e^{−γh}; ``momentum`` at h = 0."""
+    h = plain(group["lr"])
+    left = damping(plain(group["friction"]), h)
+    if isinstance(h, Tensor):
+        momentum = torch.where(h > 0, left, momentum)
+    elif h:
+        momentum = left
+    return {**{name: group[name] ** 2 for name in _RATES if name in group}, "momentum": momentum, "friction": None}
