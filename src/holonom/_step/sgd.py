@@ -80,7 +80,7 @@ def check(group: dict[str, Any]) -> None:
 
 
 def converted(group: dict[str, Any], momentum: float | Tensor) -> dict[str, Any]:
-    """What changes of a group of a time step h and a friction γ in SGD's terms: h² and e^{−γh}; ``momentum`` at h = 0."""
+    """What changes of a group of a time step h and a friction γ: h² and e^{−γh}, or ``momentum`` where h = 0."""
     h = plain(group["lr"])
     left = damping(plain(group["friction"]), h)
     if isinstance(h, Tensor):
