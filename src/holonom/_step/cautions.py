@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._warn import warn_user
+from .._lines import users_line
 from .accuracy import loses_its_kick, position_temperature
 from .letters import damping, plain
 
@@ -43,7 +44,7 @@ def warn_once(groups: dict[int, Group], said: set[str]) -> None:
             first = next(iter(texts.values()))
             same = [str(number) for number, text in texts.items() if text == first]
             more = f" (and alike in {len(texts) - len(same)} more groups)" if len(texts) > len(same) else ""
-            warn_user(f"group {', '.join(same)}: {first}{more}")
+            warnings.warn(f"group {', '.join(same)}: {first}{more}", stacklevel=users_line())
 
 
 def _off_temperature(group: Group) -> str | None:
