@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._random import seeds
-from ._step import edits, hyper, keys, sgd
+from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
 from ._step.buckets import Bucket, make_buckets
 from ._step.checkpoint import Checkpointed
@@ -104,19 +104,23 @@ class Langevin(Diagnosed, Checkpointed):
         super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
         landings, self._landings = self._landings, None
         states.warn_landed(landings or [])
+        cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
 
     @classmethod
-    def like_sgd(cls, params: Iterable[Any], lr: float, momentum: float = 0.0, **options: Any) -> Langevin:
+    def like_sgd(
+        cls, params: Iterable[Any], lr: float | Tensor, momentum: float | Tensor = 0.0, **options: Any
+    ) -> Langevin:
         """The Langevin system whose word OBA at τ = 0 *is* ``torch.optim.SGD(params, lr, momentum)``.
 
         With v = −p/h, SGD's v ← μv + ∇L, θ ← θ − lr·v is OBA with h = √lr and μ = e^{−γh}. (The
         papers' formulas carry a stray h.) Add a constraint or a temperature and keep the settings.
-        Learning-rate schedulers act on h = √lr, and μ = e^{−γh} follows: to divide SGD's rate by 10,
-        divide this one by √10. Groups may have an ``lr`` and a ``momentum`` of their own, as SGD's.
+        Groups hold SGD's ``lr`` and ``momentum`` and no friction; schedulers of both do what they do to SGD. Noise is
+        drawn at 2τ/(1+μ), which puts *positions* at τ up to O(h²): SGLD's √(2τ·lr) at μ = 0. Another ``scheme`` over
+        A, B and O has the same terms, and noise for its positions.
         """
-        sgd.refuse(options)
-        given, h, friction = sgd.as_langevin(params, lr, momentum)
-        return cls(given, h, friction=friction, **{"scheme": "OBA", **options})
+        opt = cls(sgd.in_sgd_terms(params, momentum, options), lr, **{"scheme": "OBA", **options})
+        opt.defaults |= {"momentum": momentum, "friction": None}
+        return opt
 
     # ── groups and buckets ───────────────────────────────────────────────────────────────────────
 
@@ -124,7 +128,7 @@ class Langevin(Diagnosed, Checkpointed):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        group = seeds.noted(hyper.as_plain(param_group))
+        group = seeds.noted(hyper.as_plain(sgd.take_terms(param_group, self.defaults)))
         keys.check_keys(group, self.defaults, self.param_groups)
         space = group.pop("constraint", self._default_space) or Free()
         if not isinstance(space, Constraint):
@@ -156,6 +160,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._note(group["params"], kinds=True)
         if self._landings is None:
             states.warn_landed(landings)
+            cautions.warn_once({len(self.param_groups) - 1: group}, self._said)
         else:
             self._landings += landings
 
@@ -165,6 +170,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._kinds: dict[Tensor, edits.Kind] = {}
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
+        self._said: set[str] = self.__dict__.get("_said", set())  # warnings that are given once
         self._checked: dict[int, tuple[Any, ...]] = {}  # the settings of every group when they were last checked
         self._landed: dict[Tensor, states.Landed] = {}  # parameters that had to be landed, until they move
         for group in self.param_groups:
@@ -274,6 +280,7 @@ class Langevin(Diagnosed, Checkpointed):
             if not all(map(is_, settings, self._checked.get(number, (None,)))):
                 hyper.check_now(group, number)
                 states.check_word(group, self.state)
+                cautions.warn_once({number: group}, self._said)
                 self._checked[number] = settings
         has_buckets = any(buckets for _, buckets in self._made.values())
         if has_buckets and not any(one.buckets for one in work) and not self._warned_idle:

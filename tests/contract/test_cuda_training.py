@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
-from holonom import Ensemble, presets
+from holonom import Ensemble, Langevin, presets
 from holonom.batches import Shuffled
 from holonom.training import train
 
@@ -20,6 +20,7 @@ OPTIMIZERS = {
     "c_cola_od": lambda e: presets.c_cola_od(e, 0.05, 1.0, temperature=1e-3),
     "o_cola_ud": lambda e: presets.o_cola_ud(e, 0.05, layers="all", temperature=1e-3),
     "adlala": presets.adlala,
+    "like_sgd": lambda e: Langevin.like_sgd(e.parameters(), 0.1, 0.9, temperature=1e-4, seed=e.seeds),
 }
 
 

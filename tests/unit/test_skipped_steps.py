@@ -218,3 +218,20 @@ def test_synchronize_with_a_bad_gradient_still_owes():
         assert p.item() == plain
     momenta = [next(iter(optimizer.state.values()))["momentum"] for optimizer in (one, other)]
     torch.testing.assert_close(*momenta, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+@pytest.mark.parametrize("word", ["OBA", "BAOAB"])
+def test_in_sgds_terms_a_skipped_steps_rate_is_forgotten(word, bad):
+    """The momentum is rescaled from the rate of the last step that was taken."""
+    ends = []
+    for skipping in (True, False):
+        p = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
+        opt = Langevin.like_sgd([p], 0.1, 0.9, scheme=word, temperature=0.01, seed=3)
+        for number, lr in enumerate([0.1, 0.2, 0.05, 0.3, 0.1]):
+            opt.param_groups[0]["lr"] = lr
+            p.grad = torch.full_like(p, torch.nan) if number == bad else torch.sin(3 * p.detach() + number)
+            if skipping or number != bad:
+                opt.step()
+        ends.append(p)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-14)

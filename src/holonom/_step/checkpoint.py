@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from .._random import seeds
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
+from . import sgd
 from .buckets import Bucket, State, state_dtype
 from .edits import agrees
 from .hyper import as_plain, check_replicas, check_seed
@@ -118,7 +119,7 @@ class Checkpointed(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle_edits()
-        names = ("_spaces", "_default_space", "_landings", "guard_gradients")
+        names = ("_spaces", "_default_space", "_landings", "guard_gradients", "_said")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -152,6 +153,11 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, State], saved: dict[
                 raise CheckpointError(f"group {number} of the checkpoint has no {key!r}: holonom did not write it")
             if other[key] != group[key]:
                 raise CheckpointError(f"group {number}: checkpoint {key} {other[key]}, here {group[key]}; {advice}")
+        if other.get("momentum") is not None and group.get("momentum") is None:
+            raise CheckpointError(
+                f"group {number} of the checkpoint has SGD's lr and momentum, here lr is a time step; build the "
+                f"optimizer by Langevin.like_sgd"
+            )
         if other.get("format", 1) > FORMAT:
             raise CheckpointError(
                 f"group {number} of the checkpoint has format {other['format']}, this version reads up to {FORMAT}: "
@@ -186,7 +192,10 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
     """
     for group, own, other in zip(groups, before, saved["param_groups"], strict=True):
         for name, value in own.items():
-            group.setdefault(name, value)
+            if name != "momentum":
+                group.setdefault(name, value)
+        if own.get("momentum") is not None and group.get("momentum") is None:
+            group.update(sgd.converted(group, own["momentum"]))
         group |= {"format": FORMAT, "lr": Rates.of(group["lr"])}
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})

@@ -16,8 +16,10 @@ from ..constraints.base import Constraint
 from ..errors import NonFiniteGradientError, ProjectionError
 from ..scheme import compile_word
 from . import edits
+from .accuracy import position_temperature
 from .buckets import Bucket
-from .integrate import Phase
+from .integrate import Phase, over
+from .letters import plain
 
 
 class Diagnosed(Optimizer):
@@ -74,6 +76,8 @@ class Diagnosed(Optimizer):
     def temperatures(self) -> list[float]:
         """Per group: pᵀp / degrees of freedom, constraints subtracted; NaN for words without momentum.
 
+        In SGD's terms (:meth:`holonom.Langevin.like_sgd`) noise is drawn for the positions. OBA's momenta are at
+        2τ/(1+μ); they are divided by 2/(1+μ), so that τ is the target there, too.
         A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
         """
         pairs = zip(self.param_groups, self._buckets(), strict=True)
@@ -114,4 +118,6 @@ def kinetic_temperature(group: dict[str, Any], buckets: list[Bucket]) -> float:
     if compile_word(group["scheme"]).overdamped or not freedom:
         return math.nan
     momenta = [m for b in buckets for x in b.phases() for m in b.space.tangent(x)]
-    return sum(float(m.square().sum()) for m in momenta) / freedom
+    momentum = group.get("momentum")
+    ratio = 1.0 if momentum is None else position_temperature(group["scheme"], plain(momentum))
+    return sum(float((over(ratio, m) * m.square()).sum()) for m in momenta) / freedom

@@ -17,6 +17,7 @@ from ..constraints.base import Constraint
 from ..ensemble.known import ensemble_of, warn_averaged
 from ..errors import SchemeError
 from ..scheme import OVERDAMPED, compile_word
+from . import cautions, sgd
 from .letters import plain
 from .rates import Rates
 
@@ -29,21 +30,35 @@ _NOT_NEGATIVE = {
     "driving_noise": ("σ_A", False),
     "weight_decay": ("λ", False),
 }
-settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
-"""What a scheduler or an assignment may change of a group."""
+_settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
+
+
+def settings(group: dict[str, Any]) -> tuple[Any, ...]:
+    """What a scheduler or an assignment may change of a group."""
+    return (*_settings(group), group.get("momentum"))
 
 
 def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     """NumPy's numbers as Python's, which a checkpoint may hold."""
-    plain_numbers = {name: float(x) for name in _NOT_NEGATIVE if isinstance(x := options.get(name), np.floating)}
-    whole = {name: int(x) for name in (*_NOT_NEGATIVE, "seed") if isinstance(x := options.get(name), np.integer)}
+    names = (*_NOT_NEGATIVE, "momentum")
+    plain_numbers = {name: float(x) for name in names if isinstance(x := options.get(name), np.floating)}
+    whole = {name: int(x) for name in (*names, "seed") if isinstance(x := options.get(name), np.integer)}
     return {**options, **plain_numbers, **whole}
+
+
+def _unset(group: dict[str, Any]) -> str | None:
+    """The number that a group in SGD's terms does not have."""
+    return None if group.get("momentum") is None else "friction"
 
 
 def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked."""
     for name, largest in _LARGEST.items():
+        if name == _unset(group):
+            continue
+        if group[name] is None:
+            raise ValueError(f"{name} of group {number} is None; a group in SGD's terms needs its momentum instead")
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
             symbol = _NOT_NEGATIVE[name][0]
@@ -57,12 +72,21 @@ def check_now(group: dict[str, Any], number: int) -> None:
             f"optimizer from the weights"
         )
     check_shared_seed(group, f"group {number}")
+    _check_damping(group)
+
+
+def _check_damping(group: dict[str, Any]) -> None:
+    if group.get("momentum") is not None:
+        sgd.check(group)
+    cautions.refuse_lost_kick(group)
 
 
 def check_group(group: dict[str, Any], space: Constraint) -> None:
     """Raise with the name, the symbol and the value of whatever is wrong."""
     for name, (symbol, infinite) in _NOT_NEGATIVE.items():
         value = group[name]
+        if name == _unset(group):
+            continue
         if isinstance(value, Tensor):
             if value.device.type != "cpu":
                 continue  # reading it would stall the device; a NaN shows in the next check()
@@ -78,6 +102,7 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
     if not isinstance(group["scheme"], str):
         raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])
+    _check_damping(group)
     check_seed(group["seed"])
     if scheme.word == "M" and not isinstance(space, Free):
         raise ValueError(
@@ -123,8 +148,8 @@ def check_replicas(group: dict[str, Any]) -> None:
                     f"{len(seed)} seeds need parameters of shape ({len(seed)}, …), one slice a replica; "
                     f"got {tuple(p.shape)}. One model takes one seed."
                 )
-    for name, (symbol, _) in _NOT_NEGATIVE.items():
-        x = group[name]
+    for name, (symbol, _) in {**_NOT_NEGATIVE, "momentum": ("μ", False)}.items():
+        x = group.get(name)
         if isinstance(x, Tensor) and x.numel() != 1 and any(p.shape[: x.ndim] != x.shape for p in params):
             raise ValueError(f"{_of_shape(name, symbol, x)}; {_wanted(group)}")
 
@@ -152,7 +177,7 @@ def summary(group: dict[str, Any]) -> str:
     if set(word) & (set("OE") | OVERDAMPED):
         shown.append("temperature")
     if "O" in word:
-        shown.append("friction")
+        shown.append("friction" if group.get("momentum") is None else "momentum")
     if "E" in word:
         shown += ["coupling", "driving_noise"]
     if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 _GROUP = {"params", "constraint", "name", "param_names"}
-_INTERNAL = {"step", "owed", "format", "starts_owing", "seed_given"}
+_INTERNAL = {"step", "owed", "format", "starts_owing", "seed_given", "momentum"}  # momentum: see sgd.take_terms
 _SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}  # torch's write them
 _CLOCK = {"clock", "resting"}  # those of optimizers with periods
 _ADVICE = {

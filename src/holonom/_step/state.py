@@ -19,8 +19,9 @@ from .buckets import State, state_dtype
 from .edits import lift_
 from .joint import gather, scatter_, units
 
-FORMAT = 2
-"""Of checkpoints. 0.1.0 wrote no ``format`` in its groups, no ``stream`` and not always a ``clock`` in its state."""
+FORMAT = 3
+"""Of checkpoints. Up to 2, groups of ``like_sgd`` held a time step and a friction.
+0.1.0 wrote no ``format`` in its groups, no ``stream`` and not always a ``clock`` in its state."""
 
 Landings = list[tuple[Constraint, Landing, str]]
 """The space, what landing did, and the name of every parameter that was landed."""
