@@ -20,7 +20,6 @@ UNKNOWN = [
     ("temprature", "did you mean 'temperature'"),
     ("parameter_names", "did you mean 'param_names'"),
     ("nesterov", r"SGD's plain one.*like_sgd"),
-    ("momentum", r"give friction.*like_sgd"),
     ("every", "MultirateLangevin"),
     ("xyz", r"there are constraint, coupling, .*weight_decay"),
 ]
