@@ -27,7 +27,7 @@ def _data(replicas: int, device: str) -> tuple[Tensor, Tensor]:
 
 def stepper(method: str, replicas: int, device: str = "cpu", compiled: bool = True) -> tuple[Stepper, Shuffled]:
     """All replicas of one method, ready to step."""
-    ensemble = Ensemble(model, replicas).to(device)
+    ensemble = Ensemble(model, replicas, seed=0).to(device)
     batches = Shuffled(*_data(replicas, device), BATCH, ensemble.seeds, own_data=True)
     return Stepper(ensemble, METHODS[method](ensemble), loss, batches, compiled), batches
 

@@ -44,7 +44,7 @@ def holonom(
 
     def build() -> Runnable:
         params = problem.parameters()
-        optimizer = Langevin(_groups(params, options.get("constraint")), lr, **options)
+        optimizer = Langevin(_groups(params, options.get("constraint")), lr, **{"seed": 0, **options})
         if not guard:
             optimizer.guard_gradients = False
         error = partial(_error, optimizer, params, options)

@@ -179,7 +179,7 @@ def sampling(quick: bool) -> list[Section]:
     def langevin(scheme: str, fuse: bool) -> Contender:
         name = f"{scheme} τ=1e-4, {'fused' if fuse else 'not compiled'}"
         options: dict[str, Any] = {"scheme": scheme, "temperature": 1e-4, "fuse": fuse}
-        return trained(name, "holonom", lambda params: Langevin(params, 1e-3, **options).step)
+        return trained(name, "holonom", lambda params: Langevin(params, 1e-3, seed=0, **options).step)
 
     baseline = trained(
         "torch SGD and the gradient", "baseline",

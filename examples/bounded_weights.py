@@ -1,7 +1,7 @@
 """Weights that stay bounded: |w| ≤ 0.2 for every weight, at every step, with SGD's own settings.
 
-``Langevin.like_sgd`` chooses h and γ so that lr and momentum carry over; the circle constraint then
-bounds the weights exactly, where clipping would pile them up at the bound and weight decay only pulls.
+``Langevin.like_sgd`` has SGD's lr and momentum; the circle constraint then bounds the weights exactly, where clipping
+would pile them up at the bound and weight decay only pulls.
 """
 
 import torch

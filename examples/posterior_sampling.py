@@ -29,6 +29,7 @@ if __name__ == "__main__":
         friction=0.3,
         temperature=holonom.posterior_temperature(POINTS),
         weight_decay=holonom.prior_weight_decay(POINTS, std=1.0),
+        seed=0,
     )
     recorder = holonom.Recorder(every=10, warmup=1000, chains=CHAINS)
     where = torch.tensor([-4.0, -1.5, 0.0, 1.5, 4.0])

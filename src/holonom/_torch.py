@@ -175,6 +175,15 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+# ── hooks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def watch_gradient(x: Tensor, look: Callable[[Tensor], None]) -> None:
+    """Call ``look`` with the gradient that comes to x; not in a trace, where a hook cannot read values."""
+    if not torch.compiler.is_compiling():
+        x.register_hook(look)  # type: ignore[no-untyped-call]
+
+
 # ── optimizers ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from operator import is_
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from ._step import edits, hyper, sgd
+from ._random import seeds
+from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
 from ._step.buckets import Bucket, make_buckets
 from ._step.checkpoint import Checkpointed
 from ._step.describe import routing_table
 from ._step.diagnostics import Diagnosed
 from ._step.finite import skip_non_finite
+from ._step.rates import Rates
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._torch import version
 from .constraints import Constraint, Free
+from .ensemble.known import replica_dims
 
 
 class Langevin(Diagnosed, Checkpointed):
@@ -55,6 +58,8 @@ class Langevin(Diagnosed, Checkpointed):
         fuse: compile the step into one pass over memory: True from the first step, False never, None
             once a run has moved enough weights for the compiler's time to have paid.
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
+            None draws one number from torch's CPU generator, here and never again, for all groups: two optimizers
+            differ, and ``torch.manual_seed`` repeats them. A checkpoint replaces it, but not a seed that was given.
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
             thermostat; a model trained alone with one of those seeds draws the same.
 
@@ -81,8 +86,10 @@ class Langevin(Diagnosed, Checkpointed):
         maximize: bool = False,
         foreach: bool | None = None,
         fuse: bool | None = None,
-        seed: int | Tensor = 0,
+        seed: int | Tensor | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        keys.refuse_options(unknown, Langevin)
         self.guard_gradients = True
         self._default_space = constraint
         self._spaces: dict[Tensor, Constraint] = {}
@@ -94,22 +101,26 @@ class Langevin(Diagnosed, Checkpointed):
             "driving_noise": driving_noise, "weight_decay": weight_decay, "maximize": maximize, "foreach": foreach,
             "fuse": fuse, "seed": seed,
         }  # fmt: skip
-        super().__init__(params, hyper.as_plain(defaults))
+        super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
         landings, self._landings = self._landings, None
         states.warn_landed(landings or [])
+        cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
 
     @classmethod
-    def like_sgd(cls, params: Iterable[Any], lr: float, momentum: float = 0.0, **options: Any) -> Langevin:
+    def like_sgd(
+        cls, params: Iterable[Any], lr: float | Tensor, momentum: float | Tensor = 0.0, **options: Any
+    ) -> Langevin:
         """The Langevin system whose word OBA at τ = 0 *is* ``torch.optim.SGD(params, lr, momentum)``.
 
         With v = −p/h, SGD's v ← μv + ∇L, θ ← θ − lr·v is OBA with h = √lr and μ = e^{−γh}. (The
         papers' formulas carry a stray h.) Add a constraint or a temperature and keep the settings.
-        Learning-rate schedulers act on h = √lr, and μ = e^{−γh} follows: to divide SGD's rate by 10,
-        divide this one by √10. Groups may have an ``lr`` and a ``momentum`` of their own, as SGD's.
+        Groups hold SGD's ``lr`` and ``momentum`` and no friction; schedulers of both do what they do to SGD. Noise is
+        drawn at 2τ/(1+μ), which puts *positions* at τ up to O(h²): SGLD's √(2τ·lr) at μ = 0. Another ``scheme`` over
+        A, B and O has the same terms, and noise for its positions.
         """
-        sgd.refuse(options)
-        given, h, friction = sgd.as_langevin(params, lr, momentum)
-        return cls(given, h, friction=friction, **{"scheme": "OBA", **options})
+        opt = cls(sgd.in_sgd_terms(params, momentum, options), lr, **{"scheme": "OBA", **options})
+        opt.defaults |= {"momentum": momentum, "friction": None}
+        return opt
 
     # ── groups and buckets ───────────────────────────────────────────────────────────────────────
 
@@ -117,7 +128,8 @@ class Langevin(Diagnosed, Checkpointed):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        group = hyper.as_plain(param_group)
+        group = seeds.noted(hyper.as_plain(sgd.take_terms(param_group, self.defaults)))
+        keys.check_keys(group, self.defaults, self.param_groups)
         space = group.pop("constraint", self._default_space) or Free()
         if not isinstance(space, Constraint):
             raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
@@ -131,8 +143,10 @@ class Langevin(Diagnosed, Checkpointed):
         super().add_param_group(group)
         group = self.param_groups[-1]
         group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
+        group["lr"] = Rates.of(group["lr"])
         try:
             hyper.check_replicas(group)
+            space = space.over_replicas(replica_dims(group["params"], group["seed"]))
             names = states.names_of(group, len(known) - len(params))
             landings = states.create(group, space, group["params"], names, self.state, self._landed)
             if group["params"]:
@@ -146,6 +160,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._note(group["params"], kinds=True)
         if self._landings is None:
             states.warn_landed(landings)
+            cautions.warn_once({len(self.param_groups) - 1: group}, self._said)
         else:
             self._landings += landings
 
@@ -155,6 +170,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._kinds: dict[Tensor, edits.Kind] = {}
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
+        self._said: set[str] = self.__dict__.get("_said", set())  # warnings that are given once
         self._checked: dict[int, tuple[Any, ...]] = {}  # the settings of every group when they were last checked
         self._landed: dict[Tensor, states.Landed] = {}  # parameters that had to be landed, until they move
         for group in self.param_groups:
@@ -186,7 +202,7 @@ class Langevin(Diagnosed, Checkpointed):
         """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
         unknown = [p for p in group["params"] if p not in self._spaces]
         if unknown and len(unknown) < len(group["params"]):  # parameters that were appended to a group
-            space = self._spaces[next(p for p in group["params"] if p in self._spaces)]
+            space = states.growing(self._spaces[next(p for p in group["params"] if p in self._spaces)])
             names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
             states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed))
             self._spaces |= dict.fromkeys(unknown, space)
@@ -203,7 +219,7 @@ class Langevin(Diagnosed, Checkpointed):
                 self.param_groups += behind
         elif group["params"]:
             missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
-            for name, value in {**self.defaults, **missing, "format": states.FORMAT}.items():
+            for name, value in {**self.defaults, **seeds.noted(group), **missing, "format": states.FORMAT}.items():
                 group.setdefault(name, value)
             self._note([p for p in group["params"] if p not in self._kinds], kinds=True)
 
@@ -264,6 +280,7 @@ class Langevin(Diagnosed, Checkpointed):
             if not all(map(is_, settings, self._checked.get(number, (None,)))):
                 hyper.check_now(group, number)
                 states.check_word(group, self.state)
+                cautions.warn_once({number: group}, self._said)
                 self._checked[number] = settings
         has_buckets = any(buckets for _, buckets in self._made.values())
         if has_buckets and not any(one.buckets for one in work) and not self._warned_idle:
@@ -278,12 +295,13 @@ class Langevin(Diagnosed, Checkpointed):
         """Continue from parameters that were changed in place. Before the first step the weights decide the state."""
         for group, buckets, _ in work:
             for bucket in buckets:
-                for p, name in zip(bucket.params, bucket.names, strict=True):
-                    if version(p) != self._versions[p]:
-                        edits.take_up(self._spaces[p], p, name, self.state, force=not group["step"])
-                        self._versions[p] = version(p)
+                for params, names in bucket.units():
+                    if any(version(p) != self._versions[p] for p in params):
+                        edits.take_up(self._spaces[params[0]], params, names, self.state, force=not group["step"])
+                        self._note(params)
                     if self._landed:
-                        self._landed.pop(p, None)
+                        for p in params:
+                            self._landed.pop(p, None)
 
     def _count_skipped(self, skipped: list[Tensor]) -> None:
         if not skipped:

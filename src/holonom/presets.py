@@ -22,6 +22,7 @@ from ._partition.methods import Trainable, all_parameters, constrain_matrices, c
 from ._partition.places import Blocks, Place, Roles
 from .constraints import Circle, Sphere
 from .ensemble import Ensemble
+from .ensemble.known import refuse_replicas
 from .heun import HeunLangevin
 from .optimizer import Langevin
 
@@ -127,8 +128,8 @@ def dhsgdc(model: Trainable, lr: Number = 0.1, heun: bool = False, **options: An
     ``heun`` makes that step second order, for a second gradient: ``step`` then needs a closure.
     """
     body, head = parts(model, 2)
-    kind = HeunLangevin if heun else Langevin
-    return kind([{**body, "friction": 0.0}, {**head, "scheme": "L"}], lr, **options)
+    groups = [{**body, "friction": 0.0, "temperature": 0.0}, {**head, "scheme": "L"}]
+    return _build(model, groups, lr, kind=HeunLangevin if heun else Langevin, **options)
 
 
 def adlala(
@@ -181,14 +182,15 @@ def c_cola_ud(
     radius: float | Sequence[float] = 0.1,
     friction: Number = 1.0,
     temperature: Number = 0.0,
-    scheme: str = "ABO",
+    scheme: str = "BAOAB",
     layers: Layers = "all",
     roles: Roles | None = None,
     blocks: Blocks | None = None,
     **options: Any,
 ) -> Langevin:
     """Circle-constrained underdamped Langevin (4.7.2.4). Defaults: lr and friction of paper Fig. 7,
-    whose radii are ``radius=(0.05, 0.1)``."""
+    whose radii are ``radius=(0.05, 0.1)``. The papers' word is ``scheme="ABO"``, whose positions are off by first order
+    in γh when τ > 0; BAOAB's are not."""
     groups = constrain_matrices(model, Circle, radius, layers, roles, blocks)
     return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
@@ -216,13 +218,13 @@ def s_cola_ud(
     friction: Number = 1.0,
     temperature: Number = 0.0,
     slack: bool = True,
-    scheme: str = "ABO",
+    scheme: str = "BAOAB",
     layers: Layers = "all",
     roles: Roles | None = None,
     blocks: Blocks | None = None,
     **options: Any,
 ) -> Langevin:
-    """Sphere-constrained underdamped Langevin, drifting along exact great circles."""
+    """Sphere-constrained underdamped Langevin, drifting along exact great circles. The papers' word is ``"ABO"``."""
     groups = constrain_matrices(model, lambda r: Sphere(r, slack), radius, layers, roles, blocks)
     return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
@@ -254,18 +256,24 @@ def o_cola_ud(
     friction: Number = 0.5,
     temperature: Number = 0.0,
     layers: Layers = "hidden",
-    scheme: str = "ABO",
+    scheme: str = "BAOAB",
     roles: Roles | None = None,
     blocks: Blocks | None = None,
     **options: Any,
 ) -> Langevin:
-    """Orthogonality-constrained underdamped Langevin (Algorithm 2) of the weights that :func:`o_cola_od` constrains."""
+    """Orthogonality-constrained underdamped Langevin of the weights that :func:`o_cola_od` constrains. Algorithm 2 to
+    the letter is ``scheme="ABO"``."""
     groups = constrain_orthogonal(model, layers, roles, blocks)
     return _build(model, groups, lr, scheme=scheme, friction=friction, temperature=temperature, **options)
 
 
-def _build(model: Trainable, groups: Any, lr: Number, **options: Any) -> Langevin:
+def _build(model: Trainable, groups: Any, lr: Number, kind: type[Langevin] = Langevin, **options: Any) -> Langevin:
     """An ensemble's replicas draw their own noise and have thermostats of their own."""
-    if isinstance(model, Ensemble):
-        options.setdefault("seed", model.seeds)
-    return Langevin(groups, lr, **options)
+    if not isinstance(model, Ensemble) or options.get("seed") is not None:
+        given = groups if isinstance(model, (nn.Module, Tensor)) else refuse_replicas(groups, options.get("seed"))
+        return kind(given, lr, **options)
+    optimizer = kind(groups, lr, **{**options, "seed": model.seeds})
+    if not model.seed_given:  # a checkpoint has those of the run that it continues
+        for group in (*optimizer.param_groups, optimizer.defaults):
+            group["seed_given"] = False
+    return optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -95,9 +96,10 @@ class Recorder:
         return stacked.swapaxes(0, 1) if self.chains > 1 else stacked[None]
 
     def diagnose(self) -> list[Diagnosis]:
-        """ESS, IAT and R̂ of every quantity, for its worst component."""
+        """ESS, IAT and R̂ of every quantity, for its worst component. Chains that are copies are refused."""
         if len(self) < 8:
             raise ValueError(f"{len(self)} draws are too few to judge mixing; record at least 8")
+        self._refuse_copies()
         return [self._diagnose(name) for name, kept in self._kept.items() if kept[0].size]
 
     def verdict(self, rhat: float = 1.01, ess: float = 400) -> Verdict:
@@ -113,12 +115,35 @@ class Recorder:
             what = "never moved" if math.isfinite(lost.mean) else "is not a number"
             return Verdict(False, f"not mixed: a component of {lost.name} {what}.")
         worst = max(bad, key=lambda row: (row.rhat if math.isfinite(row.rhat) else math.inf, -row.ess))
-        advice = "run longer" if worst.rhat <= rhat else "lengthen the warm-up and run longer, or raise the temperature"
+        advice = "run longer"
+        if not worst.rhat <= rhat:
+            advice = (
+                "lengthen the warm-up and run longer; if chains stay in different modes, SimulatedTempering crosses "
+                "between them and keeps the law of its lowest temperature"
+            )
         return Verdict(
             False,
             f"not mixed: {len(bad)} of {len(rows)} quantities; worst {worst.name} with R̂ = {worst.rhat:.3f} and "
             f"ESS = {worst.ess:.0f} of {self.chains * len(self)} draws. {advice[0].upper()}{advice[1:]}.",
         )
+
+    def _refuse_copies(self) -> None:
+        """R̂ and ESS take chains for independent: one that is counted twice looks mixed."""
+        digests = [hashlib.blake2b() for _ in range(self.chains)]
+        moved = [False] * self.chains
+        for name in self._kept:
+            for chain, own in enumerate(self.draws(name)):
+                digests[chain].update(own.tobytes())
+                moved[chain] |= bool((own != own[:1]).any() and np.isfinite(own).all())
+        seen: dict[bytes, int] = {}
+        for chain, digest in enumerate(digests):
+            other = seen.setdefault(digest.digest(), chain)
+            if other != chain and moved[chain]:
+                raise ValueError(
+                    f"chains {other} and {chain} are copies: equal in every draw of {', '.join(sorted(self._kept))}. "
+                    f"They count as one chain. Give every chain its own noise: no seed, or different ones "
+                    f"(seed=ensemble.seeds for an Ensemble)"
+                )
 
     def _diagnose(self, name: str) -> Diagnosis:
         try:

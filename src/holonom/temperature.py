@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import pairwise
@@ -11,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ._random.seeds import fresh_seed, refuse_ranks
 from .optimizer import Langevin
 
 
@@ -111,26 +113,39 @@ class SimulatedTempering:
     equal minus the rungs' log partition functions, are learnt on the way by lowering the one being
     visited. Samples of the target law are those for which :attr:`rung` is 0.
 
+    L is the potential of the law exp(−L/τ), at the present weights: the loss that is differentiated, of **all** data
+    (a batch's loss adds noise to the odds, and the walk then targets another law), in the same units (mean or sum),
+    plus ½λ‖q‖² where the optimizer has a ``weight_decay`` λ.
+
     Args:
         optimizer: whose groups all take the ladder's temperature.
         ladder: rising temperatures, the first being the target's.
         every: optimizer steps between proposals.
         learning: how much a visit lowers a rung's weight at first; it decays like 1/√visits.
+        seed: of the proposals. None draws one from torch's CPU generator, once; a saved state replaces it.
     """
 
     def __init__(
-        self, optimizer: Langevin, ladder: Sequence[float], every: int = 10, learning: float = 1.0, seed: int = 0
+        self,
+        optimizer: Langevin,
+        ladder: Sequence[float],
+        every: int = 10,
+        learning: float = 1.0,
+        seed: int | None = None,
     ) -> None:
         temperatures = [float(t) for t in ladder]
         if len(temperatures) < 2 or any(not 0 < a < b for a, b in pairwise(temperatures)):
             raise ValueError(f"the ladder must hold at least two positive, rising temperatures, got {list(ladder)}")
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
+        if seed is None:
+            refuse_ranks("SimulatedTempering")
         self.optimizer = optimizer
         self.ladder = temperatures
         self.every = every
         self.learning = learning
-        self.seed = seed
+        self.seed_given = seed is not None
+        self.seed = fresh_seed() if seed is None else seed
         self.rung = 0
         self.count = 0
         self.weights = [0.0] * len(temperatures)
@@ -138,11 +153,18 @@ class SimulatedTempering:
         self.accepted = 0
         self._set()
 
-    def step(self, loss: float) -> bool:
+    def step(self, loss: float | Tensor) -> bool:
         """Call after ``optimizer.step()``; returns whether τ changed.
 
-        ``loss`` is the L of exp(−L/τ): of all data, and with ½λ‖q‖² where the optimizer has a ``weight_decay``.
+        ``loss`` is the L of exp(−L/τ) at the present weights: of all data, and with ½λ‖q‖² where the optimizer has a
+        ``weight_decay``. It is read every ``every`` calls only.
         """
+        if isinstance(loss, Tensor) and loss.numel() != 1:
+            raise ValueError(
+                f"step() wants one number, the loss of all data at the present weights (with ½λ‖q‖² for a weight_decay "
+                f"λ); got a tensor of shape {tuple(loss.shape)}. One ladder serves one chain: temper the replicas of "
+                f"an ensemble one by one"
+            )
         self.count += 1
         if self.count % self.every:
             return False
@@ -167,10 +189,18 @@ class SimulatedTempering:
             group["temperature"] = self.ladder[self.rung]
 
     def state_dict(self) -> dict[str, Any]:
-        keys = ("rung", "count", "weights", "visits", "accepted")
+        keys = ("seed", "rung", "count", "weights", "visits", "accepted")
         return {key: copy(getattr(self, key)) for key in keys}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for key, value in state.items():
+        """Restore a state; a seed that was given here stays, with a warning if the saved one differs."""
+        saved = state.get("seed", 0)  # 0.1.0 wrote none and had 0 unless another was given
+        if self.seed_given and saved != self.seed:
+            warnings.warn(
+                f"the state was saved with seed {saved}, and {self.seed}, which was given here, stays: from here on "
+                f"the proposals are not those of the run that was saved. To continue that run leave the seed out",
+                stacklevel=2,
+            )
+        for key, value in {**state, "seed": self.seed if self.seed_given else saved}.items():
             setattr(self, key, list(value) if isinstance(value, list) else value)
         self._set()

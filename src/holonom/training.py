@@ -158,6 +158,7 @@ def _save(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History
     state = {
         "step": step,
         "steps": steps,
+        "seeds": ensemble.seeds,
         "model": ensemble.state_dict(),
         "optimizer": optimizer.state_dict(),
         "history": history.state(),
@@ -171,6 +172,7 @@ def _load(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History
     state = load(path, "delete it to start over", ensemble.seeds.device)
     if state["steps"] != steps:
         raise CheckpointError(f"{path} is of a run of {state['steps']} steps, not {steps}; delete it to start over")
+    _continue_seeds(path, ensemble, state.get("seeds"))
     try:
         ensemble.load_state_dict(state["model"])
     except RuntimeError as error:
@@ -181,3 +183,21 @@ def _load(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History
     if state["random_cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["random_cuda"].cpu())
     return int(state["step"])
+
+
+def _continue_seeds(path: Path, ensemble: Ensemble, saved: Tensor | None) -> None:
+    """The order of the data and the noise go on as in the run that was interrupted, or nothing does."""
+    if saved is None and not ensemble.seed_given:
+        raise CheckpointError(
+            f"{path} was written by version 0.1, where an Ensemble had seed=0 unless another was given: give it to "
+            f"this one, or delete the file to start over"
+        )
+    if saved is None or saved.shape != ensemble.seeds.shape:  # another number of replicas is refused with the weights
+        return
+    if not ensemble.seed_given:
+        ensemble.seeds.copy_(saved)  # in place: the batches and the optimizer hold them too
+    elif not torch.equal(saved, ensemble.seeds):
+        raise CheckpointError(
+            f"{path} was written by an ensemble with another seed, which decides the order of the data and the noise: "
+            f"give that seed to Ensemble, or delete the file to start over"
+        )

@@ -120,8 +120,8 @@ def build(
 
 
 def optimizer(case: Case, net: Net, **options: Any) -> Langevin:
-    numbers = {"lr": 0.1, "temperature": 0.01, "constraint": case.constraint, "scheme": case.scheme, **options}
-    return Langevin(net.named_parameters(), **numbers)
+    numbers = {"lr": 0.1, "temperature": 0.01, "constraint": case.constraint, "scheme": case.scheme, "seed": 0}
+    return Langevin(net.named_parameters(), **{**numbers, **options})
 
 
 def backward(net: Net, opt: Langevin) -> Tensor:

@@ -56,7 +56,7 @@ def build(space="free", word="BAOAB", dtype=torch.float32, replicas=0, init=0, *
     own = SPACES[space]
     if replicas and isinstance(own, Sphere):
         own = Sphere(own.radius, own.has_slack, view="batch")
-    numbers = {"lr": 0.1, "temperature": 0.01, "weight_decay": 0.1, "scheme": word, "constraint": own}
+    numbers = {"lr": 0.1, "temperature": 0.01, "weight_decay": 0.1, "scheme": word, "constraint": own, "seed": 0}
     if replicas:
         numbers |= {"seed": torch.arange(replicas), "lr": torch.linspace(0.05, 0.1, replicas)}
     with warnings.catch_warnings():

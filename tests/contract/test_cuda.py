@@ -192,7 +192,7 @@ def test_the_compiled_step_is_the_same_step_on_the_device(dtype, space, monkeypa
     results = []
     for compiled in (True, False):
         q = torch.nn.Parameter(torch.linspace(-0.5, 0.5, 128 * 128, device="cuda", dtype=dtype).reshape(128, 128))
-        opt = Langevin([q], 0.1, scheme="OBA", constraint=space, temperature=0.01, fuse=compiled)
+        opt = Langevin([q], 0.1, scheme="OBA", constraint=space, temperature=0.01, seed=0, fuse=compiled)
         for step in range(10):
             q.grad = q.detach().sin()
             if step > 1:

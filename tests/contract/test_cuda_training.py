@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
-from holonom import Ensemble, presets
+from holonom import Ensemble, Langevin, presets
 from holonom.batches import Shuffled
 from holonom.training import train
 
@@ -20,6 +20,7 @@ OPTIMIZERS = {
     "c_cola_od": lambda e: presets.c_cola_od(e, 0.05, 1.0, temperature=1e-3),
     "o_cola_ud": lambda e: presets.o_cola_ud(e, 0.05, layers="all", temperature=1e-3),
     "adlala": presets.adlala,
+    "like_sgd": lambda e: Langevin.like_sgd(e.parameters(), 0.1, 0.9, temperature=1e-4, seed=e.seeds),
 }
 
 
@@ -31,6 +32,7 @@ def run(optimizer, device, replicas=3, **options):
     ensemble = Ensemble(
         lambda: nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)),
         replicas,
+        seed=0,
     ).to(device)
     x = torch.randn(replicas, 20, 2, generator=torch.Generator().manual_seed(0)).to(device)
     batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
@@ -84,7 +86,7 @@ def test_a_compiled_and_captured_run_follows_a_schedule():
     """The step compiled with the first rate is dropped; what takes its place is compiled before it is recorded."""
     found = []
     for device, compiled in (("cpu", False), ("cuda", True)):
-        ensemble = Ensemble(lambda: nn.Linear(2, 1), 3).to(device)
+        ensemble = Ensemble(lambda: nn.Linear(2, 1), 3, seed=0).to(device)
         optimizer = presets.c_cola_od(ensemble, 0.1, 1.0)
         x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).to(device)
         batches = Shuffled(x, x[:, :1], 2, ensemble.seeds)
@@ -112,7 +114,7 @@ class Masked(nn.Module):
 
 @pytest.mark.parametrize("compiled", [False, "gradients", True])
 def test_every_replay_draws_new_dropout_masks(compiled):
-    ensemble = Ensemble(Masked, 2).to("cuda")
+    ensemble = Ensemble(Masked, 2, seed=0).to("cuda")
     batches = Shuffled(torch.ones(8, 1, device="cuda"), torch.zeros(8, device="cuda"), 1, ensemble.seeds)
     optimizer = torch.optim.SGD(ensemble.parameters(), 1.0)
     train(ensemble, optimizer, lambda output, _: output, batches, STEPS, evaluate=lambda e: {}, compiled=compiled)
@@ -124,7 +126,9 @@ def test_every_replay_draws_new_dropout_masks(compiled):
 @pytest.mark.parametrize("compiled", [False, "gradients"])
 def test_runs_with_dropout_resume_bit_equal(compiled, tmp_path):
     def trained(evaluate, checkpoint=None):
-        ensemble = Ensemble(lambda: nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 1)), 2).to("cuda")
+        ensemble = Ensemble(lambda: nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 1)), 2, seed=0).to(
+            "cuda"
+        )
         x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).cuda()
         batches = Shuffled(x, (x[:, 0] > 0).float(), 4, ensemble.seeds)
         optimizer = torch.optim.SGD(ensemble.parameters(), 0.1, momentum=0.9)

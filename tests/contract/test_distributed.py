@@ -27,7 +27,9 @@ def run(case: Case, order: str, rank: int) -> dict[str, torch.Tensor]:
     net = Net(case.space, init=rank)
     if order == "model first":
         wrapped = DistributedDataParallel(net)
-    opt = Langevin(net.named_parameters(), 0.1, scheme=case.scheme, temperature=0.01, constraint=case.constraint)
+    opt = Langevin(
+        net.named_parameters(), 0.1, scheme=case.scheme, temperature=0.01, constraint=case.constraint, seed=0
+    )
     if order == "optimizer first":
         wrapped = DistributedDataParallel(net)
     generator = torch.Generator().manual_seed(100 + rank)
@@ -43,6 +45,8 @@ def worker(rank: int, folder: str, cases: list[Case], orders: list[str]) -> None
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+    with pytest.raises(ValueError, match=f"no seed.*{RANKS} ranks"):
+        Langevin([torch.nn.Parameter(torch.zeros(2))], 0.1, temperature=0.01)
     results = {f"{case} {order}": run(case, order, rank) for case in cases for order in orders}
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()

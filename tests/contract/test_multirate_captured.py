@@ -49,7 +49,7 @@ OPTIMIZERS: dict[str, Callable[[Ensemble], Optimizer]] = {
 
 
 def build(device: str) -> tuple[Ensemble, Shuffled]:
-    ensemble = Ensemble(lambda: nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)), 2).to(device)
+    ensemble = Ensemble(lambda: nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)), 2, seed=0).to(device)
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(44, 5, generator=generator), torch.randint(3, (44,), generator=generator)
     return ensemble, Shuffled(x.to(device), y.to(device), 4, ensemble.seeds)

@@ -156,7 +156,7 @@ def replicas(kind, rates):
     space, word, options = REPLICAS[kind]
     q = torch.nn.Parameter(torch.stack([Net().up.detach()] * len(rates)))
     rate = rates if isinstance(rates, torch.Tensor) else torch.tensor(rates)
-    return q, Langevin([q], rate, scheme=word, constraint=space, temperature=0.01, **options)
+    return q, Langevin([q], rate, scheme=word, constraint=space, temperature=0.01, **{"seed": 0, **options})
 
 
 def push(q, opt):

@@ -42,7 +42,7 @@ def weights(setting="BAOAB"):
 
 def build(setting="BAOAB", params=None, **options):
     params = weights(setting) if params is None else params
-    return params, Langevin(params, **{"lr": 0.1, **SETTINGS[setting], **options})
+    return params, Langevin(params, **{"lr": 0.1, "seed": 0, **SETTINGS[setting], **options})
 
 
 def backward(params, number=0):

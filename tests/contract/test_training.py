@@ -48,17 +48,17 @@ def make_tiny(dropout=False):
     return nn.Linear(2, 1)
 
 
-def setting(optimizer, dropout=False, network=make):
-    ensemble = Ensemble(lambda: network(dropout), R)
+def setting(optimizer, dropout=False, network=make, seed=0):
+    ensemble = Ensemble(lambda: network(dropout), R, seed)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(R, 10, 2, generator=generator)
     batches = Shuffled(x, (x[..., 0] > 0).float(), 4, ensemble.seeds, own_data=True)
     return ensemble, OPTIMIZERS[optimizer](ensemble), batches, x
 
 
-def run(optimizer, dropout=False, kill_at=None, network=make, **options):
+def run(optimizer, dropout=False, kill_at=None, network=make, seed=0, **options):
     """Train; ``kill_at``: the evaluation that raises instead."""
-    ensemble, chosen, batches, x = setting(optimizer, dropout, network)
+    ensemble, chosen, batches, x = setting(optimizer, dropout, network, seed)
 
     def evaluate(e):
         calls.append(0)
@@ -92,6 +92,32 @@ def test_killed_runs_resume_bit_equal(optimizer, dropout, tmp_path):
     assert_same_run(run(optimizer, dropout, checkpoint=file), straight)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "baoab"])
+def test_killed_runs_without_a_seed_resume_bit_equal(optimizer, tmp_path):
+    """Weights, noise and the order of the data are those of the run that was killed, whatever was drawn since."""
+    file = tmp_path / "run.pt"
+    torch.manual_seed(1)
+    straight = run(optimizer, seed=None)
+    torch.manual_seed(1)
+    with pytest.raises(Killed):
+        run(optimizer, seed=None, kill_at=4, checkpoint=file)
+    torch.manual_seed(2)
+    assert_same_run(run(optimizer, seed=None, checkpoint=file), straight)
+
+
+def test_a_file_of_a_run_with_another_seed_is_refused(tmp_path):
+    file = tmp_path / "run.pt"
+    run("sgd", checkpoint=file)
+    with pytest.raises(CheckpointError, match=r"another seed, which decides the order of the data"):
+        run("sgd", seed=1, checkpoint=file)
+    state = torch.load(file, weights_only=True)
+    del state["seeds"]
+    torch.save(state, file)
+    with pytest.raises(CheckpointError, match=r"version 0\.1.*seed=0"):
+        run("sgd", seed=None, checkpoint=file)
+    run("sgd", checkpoint=file)
+
+
 def test_a_finished_run_is_only_read(tmp_path):
     _, history = run("sgd", checkpoint=tmp_path / "run.pt")
     _, again = run("sgd", checkpoint=tmp_path / "run.pt", kill_at=1)
@@ -104,7 +130,7 @@ def test_foreign_and_broken_checkpoints_are_refused(tmp_path):
     ensemble, optimizer, batches, _ = setting("sgd")
     with pytest.raises(CheckpointError, match="of a run of 11 steps"):
         train(ensemble, optimizer, loss, batches, 5, evaluate=lambda e: {}, checkpoint=file)
-    other = Ensemble(make, R + 1)
+    other = Ensemble(make, R + 1, seed=0)
     with pytest.raises(CheckpointError, match="number of replicas"):
         train(other, OPTIMIZERS["sgd"](other), loss, batches, STEPS, evaluate=lambda e: {}, checkpoint=file)
     file.write_bytes(b"nothing")

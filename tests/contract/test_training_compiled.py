@@ -64,10 +64,23 @@ def test_compiled_steps_are_the_same_steps(optimizer, compiled, network, whole, 
 
 
 @pytest.mark.long
+def test_compiled_steps_with_large_seeds_are_the_same_steps():
+    """One number for the whole ensemble is a constant of the program: a second one is another program."""
+    for seed in (5_000_000_000_000_000_001, (1 << 63) - 2):
+        found = []
+        for compiled in (False, True):
+            ensemble, _, batches, _ = setting("sgd", network=make_tiny)
+            optimizer = Langevin(ensemble.parameters(), 0.1, temperature=0.01, seed=seed)
+            train(ensemble, optimizer, loss, batches, 4, evaluate=lambda e: {}, compiled=compiled)
+            found.append([p.detach() for p in ensemble.parameters()])
+        torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
 def test_a_compiled_step_in_double_precision_is_exact_to_double_precision():
     found = []
     for compiled in (False, True):
-        ensemble = Ensemble(lambda: make_tiny().double(), R)
+        ensemble = Ensemble(lambda: make_tiny().double(), R, seed=0)
         x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0)).double()
         batches = Shuffled(x, (x[:, 0] > 0).double(), 4, ensemble.seeds)
         optimizer = presets.langevin(ensemble, 0.1, temperature=0.0)
@@ -335,7 +348,7 @@ def test_a_compiler_sees_one_graph_without_multi_tensor_operations(word, space, 
         return torch.compile(with_own_code(function), backend=look, fullgraph=True, dynamic=False)
 
     monkeypatch.setattr(stepper, "compile_step", compile_step)
-    ensemble = Ensemble(make_tiny, R)
+    ensemble = Ensemble(make_tiny, R, seed=0)
     spaces = {"free": None, "circle": Circle(1.0), "sphere": Sphere(1.0, view="batch")}
     groups = [{"params": [ensemble.weight], "constraint": spaces[space]}, {"params": [ensemble.bias]}]
     optimizer = Langevin(

@@ -31,7 +31,9 @@ def loss(output, target):
 
 
 def train_arm(name, folder, pause):
-    ensemble = Ensemble(lambda: nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 1)), REPLICAS)
+    ensemble = Ensemble(
+        lambda: nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 1)), REPLICAS, seed=0
+    )
     optimizer = ARMS[name](ensemble)
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     batches = Shuffled(x, (x[:, 0] > 0).float(), 4, ensemble.seeds)

@@ -6,6 +6,8 @@ step returns the columns of M and N. The stationary covariance solves S = MSMᵀ
 law at step size h, without a sample.
 """
 
+import warnings
+
 import numpy as np
 import torch
 from scipy.linalg import solve_discrete_lyapunov
@@ -16,8 +18,10 @@ from tests.injected import drop_idle_draws, inject
 MEMORY = {"L": None, "M": "last_noise"}  # what a step remembers besides q; the others: momentum
 
 
-def covariance(monkeypatch, word, h, k=1.0, friction=1.0, temperature=1.0, synchronize=False):
+def covariance(monkeypatch, word, h, k=1.0, friction=1.0, temperature=1.0, synchronize=False, momentum=None):
     """Stationary covariance of q and of what else the state holds: p, nothing (L) or the last normals (M).
+
+    With a ``momentum`` the optimizer is ``like_sgd``'s, and h its lr.
 
     A step is ``step()``, as in training, or ``step()`` and ``synchronize()`` with a new gradient: the
     textbook's word from its first letter to its last.
@@ -26,7 +30,12 @@ def covariance(monkeypatch, word, h, k=1.0, friction=1.0, temperature=1.0, synch
     states = 2 if memory else 1
     inputs = states + sum(map(word.count, "OLM"))
     q = torch.nn.Parameter(torch.zeros(inputs, dtype=torch.float64))
-    optimizer = Langevin([q], h, scheme=word, friction=friction, temperature=temperature)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* samples positions at .* the temperature")
+        if momentum is None:
+            optimizer = Langevin([q], h, scheme=word, friction=friction, temperature=temperature)
+        else:
+            optimizer = Langevin.like_sgd([q], h, momentum, scheme=word, temperature=temperature)
     keys = []
     drop_idle_draws(monkeypatch)
 

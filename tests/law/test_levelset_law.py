@@ -8,6 +8,9 @@ for periodic functions converge exponentially; U = c·x has no symmetry.
 With slack, g(q) + ξ² = 0 is a surface one dimension up, here an ellipsoid seen from above, and its area is
 the measure.
 
+With both, here w₀ + w₁ = 1 and w ≥ 0, the constraints (w₀, 1 − w₀, √w₀, √(1 − w₀)) leave a curve, whose length is the
+measure: with w₀ = sin²φ, √(1 + 8 w₀w₁) dφ. Between the uniform law of w₀ and the arcsine law, and neither.
+
 Chains start in the law itself (points of the quadrature, drawn with its weights), get about a relaxation
 time to leave it if it is not theirs, and are then averaged. Biases: second order for BAOAB; first order in
 the squared noise per step, 2τh, for both projections of L.
@@ -93,3 +96,29 @@ def test_slack_adds_a_dimension():
     inside = weights * (ellipse(points.T) < -0.01)  # chains start away from ξ = 0, where they would be moved inside
     averages = run(LevelSet(ellipse, slack=True, batch_dims=1), points, inside, "BAOAB", 0.3, 25, 50, 2500)
     assert_agree(averages, weights @ moments(points), resolution=0.03, bias=0.005)
+
+
+def segment():
+    """Points and weights of exp(−U/τ) times the length of the lifted segment w₀ + w₁ = 1, w ≥ 0."""
+    phi = np.pi * (np.arange(400) + 0.5) / 800
+    w = np.sin(phi) ** 2
+    return _tilt(np.stack([w, 1 - w], 1), np.sqrt(1 + 8 * w * (1 - w)))
+
+
+def test_the_test_can_tell_the_laws_of_a_segment_apart():
+    points, weights = segment()
+    w = points[:, 0].numpy()
+    for density in (np.sqrt(w * (1 - w)), np.ones(400)):  # uniform in w₀; in φ, the arcsine law
+        other = _tilt(points.numpy(), density)[1]
+        assert abs(float((weights - other) @ points.prod(1))) > 0.013
+
+
+@pytest.mark.parametrize(("word", "h", "burn", "steps"), [("BAOAB", 0.15, 20, 40), ("L", 0.004, 40, 80)])
+def test_a_segment_with_bounds_carries_the_length_of_its_lift(word, h, burn, steps):
+    points, weights = segment()
+    inside = weights * ((points > 0.002).all(1))  # nearer the ends they would be moved inside
+    space = LevelSet(lambda w: w.sum() - 1, inequalities=lambda w: -w, batch_dims=1)
+    averages = run(space, points, inside, word, h, burn, steps, 1600)
+    expected = weights @ moments(points)
+    assert_agree(averages[:, :1], expected[:1], resolution=0.04, bias=0.003)
+    assert_agree(averages[:, 3:4], expected[3:4], resolution=0.01, bias=0.003)

@@ -10,6 +10,7 @@ import math
 
 import pytest
 
+from holonom._step.accuracy import position_temperature
 from tests.law.linear_map import covariance
 
 INF = math.inf
@@ -69,3 +70,33 @@ def test_order_of_the_stationary_bias(monkeypatch, word, order):
     """Halving h divides |var q·k/τ − 1| by 2^order."""
     biases = [abs(covariance(monkeypatch, word, h, k=1.3)[0, 0] * 1.3 - 1) for h in (0.02, 0.01)]
     assert math.log2(biases[0] / biases[1]) == pytest.approx(order, abs=0.05)
+
+
+@pytest.mark.parametrize("damping", [0.02, 0.5, 3.0])
+@pytest.mark.parametrize("word", ["OBA", "ABO", "BAOAB", "OBABO", "BOAOB", "BAAOAAB", "OOBA", "BAO", "BOA", "L", "M"])
+def test_where_the_loss_is_nearly_flat_positions_have_the_predicted_temperature(monkeypatch, word, damping):
+    h, k = 0.1, 1e-6
+    seen = covariance(monkeypatch, word, h, k, friction=damping / h, temperature=0.3)[0, 0] * k / 0.3
+    assert seen == pytest.approx(position_temperature(word, math.exp(-damping)), rel=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("word", ["OBA", "OBABO"])
+def test_in_sgds_terms_positions_are_at_the_temperature_up_to_the_rate(monkeypatch, word, momentum):
+    """O(lr) = O(h²), whatever the momentum: halving lr halves the error."""
+    k, tau = 1.3, 0.2
+    variances = [covariance(monkeypatch, word, lr, k, temperature=tau, momentum=momentum) for lr in (2e-4, 1e-4)]
+    errors = [s[0, 0] * k / tau - 1 for s in variances]
+    assert 0 < errors[0] < 4e-3
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.05)
+
+
+@pytest.mark.parametrize(("word", "momentum"), [("BAOAB", 0.0), ("BAOAB", 0.9), ("ABO", 0.3), ("BAO", 0.3)])
+def test_in_sgds_terms_every_word_has_the_noise_of_its_positions(monkeypatch, word, momentum):
+    s = covariance(monkeypatch, word, 1e-6, 1.3, temperature=0.2, momentum=momentum)
+    assert s[0, 0] * 1.3 / 0.2 == pytest.approx(1, abs=1e-9 if word == "BAOAB" else 1e-5)
+
+
+def test_without_momentum_sgds_terms_are_sgld(monkeypatch):
+    s = covariance(monkeypatch, "OBA", 0.1, 2.0, temperature=0.5, momentum=0.0)[0, 0]
+    assert s == pytest.approx(covariance(monkeypatch, "L", 0.1, 2.0, temperature=0.5)[0, 0], rel=1e-12)

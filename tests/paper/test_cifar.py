@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from holonom.experiments.setups.cifar import training
-from holonom.experiments.setups.cifar.optimizers import STEP, drop_twice
+from holonom.experiments.setups.cifar.optimizers import STEP, drop_twice, make_optimizer
 from holonom.experiments.setups.cifar.recipes import Recipe, Start
 from holonom.experiments.setups.cifar.study import (
     BLOCKS,
@@ -179,3 +179,10 @@ def test_the_step_falls_tenfold_after_each_third() -> None:
         schedule(epoch)
         seen.append(optimizer.param_groups[0]["lr"])
     np.testing.assert_allclose(seen, [0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
+def test_the_underdamped_method_has_the_papers_word() -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    settings = [{"params": list(net.parameters()), "lr": 0.04, "weight_decay": 0.0}]
+    optimizer = make_optimizer("o-CoLA-ud", net, settings, momentum=0.9, fused=False)
+    assert {(group["scheme"], group["lr"]) for group in optimizer.param_groups} == {("ABO", 0.2)}

@@ -37,13 +37,13 @@ def test_bands_of_a_step_that_is_known() -> None:
 
 def test_an_ensemble_of_slow_biases_is_algorithm_5_1_in_numpy() -> None:
     """Gradients from the stepper, at steps 0, 5, … for biases, which drift in between."""
-    ensemble = Ensemble(lambda: shlp(2, 4, 1).double(), 2)
+    ensemble = Ensemble(lambda: shlp(2, 4, 1).double(), 2, seed=0)
     parameters = dict(ensemble.named_parameters())
     x, y = torch.randn(20, 2, dtype=torch.float64), torch.randint(2, (20,)).double()
     batches = Shuffled(x, y, 5, ensemble.seeds)
     expected = {name: p.detach().numpy().copy() for name, p in parameters.items()}
     momentum = {name: np.zeros_like(p) for name, p in expected.items()}
-    other = Ensemble(lambda: shlp(2, 4, 1).double(), 2)
+    other = Ensemble(lambda: shlp(2, 4, 1).double(), 2, seed=0)
     step = 0
     stepper = Stepper(ensemble, slow_biases.slow(0.9)(ensemble), planar.loss, batches, compiled=False)
     for epoch in range(3):
@@ -74,7 +74,7 @@ def test_arms_of_the_ablation_move_biases_as_far_as_they_should() -> None:
         "pause": slow_biases.slow(0.0, drift=False, stretch=1),
         "faster": slow_biases.faster(0.0),
     }.items():
-        ensemble = Ensemble(lambda: shlp(2, 3, 1), 2)
+        ensemble = Ensemble(lambda: shlp(2, 3, 1), 2, seed=0)
         before = ensemble.get_parameter("0.bias").detach().clone()
         optimizer = make(ensemble)
         for _ in range(5):
@@ -100,7 +100,7 @@ def take_ones(ensemble: Ensemble, optimizer: torch.optim.Optimizer) -> None:
 
 
 def test_subsets_by_name() -> None:
-    ensemble = Ensemble(lambda: random_subsets.Perceptron(5), 2)
+    ensemble = Ensemble(lambda: random_subsets.Perceptron(5), 2, seed=0)
     optimizer = random_subsets.subsets({"1.weight": 0.8, "4.weight": 0.5}, momentum=0.9, steps_off=3)(ensemble)
     assert isinstance(optimizer, RandomSubsets)
     assert {(g["momentum"], g["steps_off"], g["catch_up"]) for g in optimizer.param_groups} == {(0.9, 3, True)}
@@ -126,7 +126,7 @@ def test_a_probability_is_chosen_by_its_mean_loss(
         assert words is part
         assert searches
         curve = np.array([[9.0, 9.0], [losses[grid.index(p)] - 0.5, losses[grid.index(p)] + 0.5]])
-        return Fit(arm, np.array([0, 1]), {"valid_loss": curve}, Ensemble(lambda: nn.Linear(1, 1), 2), 0.0)
+        return Fit(arm, np.array([0, 1]), {"valid_loss": curve}, Ensemble(lambda: nn.Linear(1, 1), 2, seed=0), 0.0)
 
     assert fig5_8.search(run, part, "dropout", trained, settings) == best
     assert len(run.notes) == at_edge
@@ -142,7 +142,7 @@ def test_random_subsets_are_tuned_on_training_text_alone(tmp_path: Path, monkeyp
         assert (ensemble is not None) == arm.startswith("search")
         seen[arm] = set(words.train.flatten().tolist()), set(words.valid.flatten().tolist())
         curve = np.array([[2.0, 2.0], [1.0, 1.1]])
-        return Fit(arm, np.array([0, 1]), {"valid_loss": curve}, Ensemble(lambda: nn.Linear(1, 1), 2), 0.0)
+        return Fit(arm, np.array([0, 1]), {"valid_loss": curve}, Ensemble(lambda: nn.Linear(1, 1), 2, seed=0), 0.0)
 
     monkeypatch.setattr(fig5_8, "penn_treebank", lambda root: corpus)
     monkeypatch.setattr(fig5_8, "fit", fit)

@@ -214,7 +214,7 @@ def test_training_is_repeatable_and_moves_batch_statistics(tmp_path: Path) -> No
     for key, values in first.items():
         assert torch.equal(values, again[key]), key
     assert torch.equal(random, torch.get_rng_state())
-    ensemble = Ensemble(classifiers.network("CNN", SMOKE), 2)
+    ensemble = Ensemble(classifiers.network("CNN", SMOKE), 2, seed=0)
     before = ensemble.state_dict()["features.1.running_mean"].clone()
     optimizer = torch.optim.AdamW(ensemble.parameters())
     batches = classifiers.Shifted(data.x, data.y, 50, ensemble.seeds)

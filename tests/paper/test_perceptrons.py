@@ -91,7 +91,7 @@ def test_a_grid_of_momenta_is_sgd_cell_by_cell(tmp_path: Path, monkeypatch: pyte
     fit = fashion_mnist.momentum(small_run(tmp_path), "grid", cells, data, 5, epochs=2)
     trained = fit.ensemble.unstack()
     for number, cell in enumerate(cells):
-        alone = Ensemble(lambda: fashion_mnist.shlp(784, 5, 10), 2)
+        alone = Ensemble(lambda: fashion_mnist.shlp(784, 5, 10), 2, seed=0)
         optimizer = torch.optim.SGD(alone.parameters(), cell.lr, momentum=cell.momentum, weight_decay=cell.weight_decay)
         batches = Shuffled(data.x, data.y, 20, alone.seeds)
         for epoch in range(2):
@@ -120,11 +120,13 @@ def test_annealing_lowers_the_step_of_annealed_cells_alone(tmp_path: Path, monke
     def keep(run, arm, ensemble, optimizer, data, epochs, after_epoch):
         after_epoch(epochs)
         seen["lr"] = optimizer.param_groups[0]["lr"].tolist()
+        seen["words"] = {group["scheme"] for group in optimizer.param_groups}
 
     monkeypatch.setattr(fashion_mnist, "_train", keep)
     cells = [fig7.PUBLISHED, fig7.PUBLISHED._replace(annealed=True)]
     fashion_mnist.constrained(small_run(tmp_path, 1), "x", cells, images(), 5, epochs=4)
     assert seen["lr"] == pytest.approx([0.3, 0.003])
+    assert seen["words"] == {"ABO"}  # the paper's
 
 
 def test_candidates_are_different_and_repeatable() -> None:

@@ -90,7 +90,7 @@ def test_numbers_are_written_as_usual() -> None:
 
 def test_every_member_has_its_own_penalty() -> None:
     """∇λ‖WᵀW − I‖² = 4λ W(WᵀW − I), on hidden weights alone."""
-    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(3).double(), 2, repeats=2)
+    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(3).double(), 2, repeats=2, seed=0)
     strengths = [0.0, 0.3]
     ensemble.get_buffer("strength").copy_(ensemble.spread(strengths))
     x, y = torch.randn(5, 2, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
@@ -113,7 +113,7 @@ def test_an_orthogonal_start_is_orthogonal_between_hidden_layers_only() -> None:
 
 
 def test_a_run_that_diverged_is_right_half_of_the_time() -> None:
-    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(2), 2)
+    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(2), 2, seed=0)
     with torch.no_grad():
         ensemble.get_parameter("body.0.weight")[1] = math.nan
     found = spiral_depth._metrics(ensemble, torch.randn(2, 8, 2), torch.ones(2, 8), "test")

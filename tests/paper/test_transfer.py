@@ -199,7 +199,7 @@ def test_phrases_become_numbers() -> None:
 def test_accuracies_of_an_ensemble_are_those_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "CHUNK", 7)
     make = lambda: text.PhraseClassifier(text.transformer(12, 8, 2), padding=0)  # noqa: E731
-    ensemble = Ensemble(make, 3)
+    ensemble = Ensemble(make, 3, seed=0)
     words, labels = torch.randint(12, (20, 5)), torch.randint(2, (20,))
     expected = [float((classifier(words).argmax(-1) == labels).float().mean()) for classifier in ensemble.unstack()]
     found = text.Phrases(words, labels).accuracy(ensemble)["accuracy"]

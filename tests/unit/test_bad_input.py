@@ -151,7 +151,7 @@ def test_averaged_noise_has_no_constrained_form(space):
         Langevin([torch.nn.Parameter(torch.eye(2) / 2)], lr=0.1, scheme="M", constraint=space)
 
 
-@pytest.mark.parametrize(("lr", "momentum"), [(0.0, 0.9), (-1.0, 0.9), (0.1, 1.0), (0.1, -0.1)])
+@pytest.mark.parametrize(("lr", "momentum"), [(float("nan"), 0.9), (-1.0, 0.9), (0.1, 1.0), (0.1, -0.1)])
 def test_like_sgd_refuses_what_has_no_counterpart(lr, momentum):
     with pytest.raises(ValueError, match="must"):
         Langevin.like_sgd([parameter([1.0])], lr, momentum)

@@ -21,7 +21,7 @@ def run(word, space, numbers, fuse=False, steps=4):
     generator = torch.Generator().manual_seed(0)
     start = torch.linalg.qr(torch.randn(3, 5, 2, generator=generator, dtype=torch.float64)).Q.contiguous()
     p = torch.nn.Parameter(start)
-    opt = Langevin([p], scheme=word, constraint=SPACES[space], fuse=fuse, **numbers)
+    opt = Langevin([p], scheme=word, constraint=SPACES[space], fuse=fuse, **{"seed": 0, **numbers})
     for _ in range(steps):
         p.grad = torch.sin(3 * p.detach())
         opt.step()

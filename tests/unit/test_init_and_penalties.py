@@ -92,7 +92,7 @@ def test_bad_penalty() -> None:
 
 @pytest.mark.parametrize("make", [lambda: [nn.Linear(4, 4)], lambda: [nn.Conv1d(4, 4, 3)]])
 def test_the_penalty_of_an_ensemble_is_the_sum_over_replicas(make) -> None:
-    ensemble = Ensemble(lambda: nn.Sequential(*[layer for _ in range(3) for layer in make()]), 3)
+    ensemble = Ensemble(lambda: nn.Sequential(*[layer for _ in range(3) for layer in make()]), 3, seed=0)
     alone = sum(penalties.orthogonal_penalty(ensemble.alone(i), 0.5) for i in range(3))
     torch.testing.assert_close(penalties.orthogonal_penalty(ensemble, 0.5), alone)
 

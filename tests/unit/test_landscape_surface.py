@@ -146,7 +146,7 @@ def test_bad_surfaces_are_refused():
         trajectory_plane(build(0), [a, b], LOSS)
     with pytest.raises(ValueError, match="one line"):
         trajectory_plane(build(0), [a, a, a], LOSS)
-    ensemble = Ensemble(perceptron, 2)
+    ensemble = Ensemble(perceptron, 2, seed=0)
     with pytest.raises(ValueError, match="alone"):
         trajectory_plane(ensemble, [ensemble] * 3, LOSS)
     with pytest.raises(FloatingPointError, match="grid point"):

@@ -6,7 +6,7 @@ import torch
 
 from holonom import Langevin
 from holonom.constraints import LevelSet
-from holonom.constraints.jacobian import linearised
+from holonom.constraints.levelset.jacobian import linearised
 from tests import manifold_oracle
 
 from .harness import PHYSICS, THERMOSTATS, agree, array, each, letters, parameter, repeat, slope, textbook
@@ -131,9 +131,46 @@ def table(setup, normals):
         ornstein_uhlenbeck=ornstein_uhlenbeck,
         project=lambda q, p: each_block(lambda x, y: (manifold_oracle.level_set_project(x, y, j),), q, p)[0],
         draw=lambda q: setup.draw(normals),
-        freedom=setup.count * (4 if setup.slack else 4 - setup.m),
+        freedom=getattr(setup, "freedom", setup.count * (4 if setup.slack else 4 - setup.m)),
         physics=WARM,
     )
+
+
+class Mixed(Setup):
+    """On the ellipsoid, on one side of the plane: an equality and an inequality."""
+
+    slack, m, shape = True, 1, (3, 4)
+
+    def __init__(self, rng, word, direction="new", **options):
+        _, jacobian = with_slack(curve, curve_jacobian, 2)
+        self.jacobian = lambda x: np.delete(jacobian(np.insert(x, 4, 0.0)), 4, axis=1)
+        self.g = lambda x: curve(x[:4]) + np.array([0.0, x[4] ** 2])
+        blocks = rng.standard_normal((3, 4))
+        blocks = np.stack([manifold_oracle.return_along_new(q, ellipsoid, ellipsoid_jacobian) for q in blocks])
+        blocks *= np.where(blocks @ PLANE > 0.2, -1.0, 1.0)[:, None]
+        space = LevelSet(
+            torch_ellipsoid,
+            inequalities=lambda q: (torch.from_numpy(PLANE) * q).sum() - 0.3,
+            direction=direction,
+            batch_dims=1,
+        )
+        self.param = parameter(blocks)
+        self.optimizer = Langevin([self.param], lr=1.0, scheme=word, constraint=space, **options)
+        self.state = self.optimizer.state[self.param]
+
+    freedom = 9
+
+
+@pytest.mark.parametrize("word", ["BAOAB", "OBA", *THERMOSTATS])
+def test_an_equality_and_an_inequality(normals, rng, word):
+    setup = Mixed(rng, word, **WARM)
+    steps = textbook(word, table(setup, normals), setup.read(), STEPSIZES)
+    agree(setup.optimizer, each(slope), steps, setup.read, stepsizes=STEPSIZES)
+
+
+@pytest.mark.parametrize("direction", ["old", "new"])
+def test_an_overdamped_step_with_an_equality_and_an_inequality(normals, rng, direction):
+    overdamped_steps(Mixed(rng, "L", direction, temperature=0.02), normals, direction, 0.02)
 
 
 @pytest.mark.parametrize("slack", [False, True])
@@ -158,7 +195,12 @@ def test_other_words(normals, rng, word, slack):
 @pytest.mark.parametrize("direction", ["old", "new"])
 def test_overdamped_step(normals, rng, direction, name, layout, temperature, slack):
     """(4.41) along the gradients at the old point, (4.42) at the new one."""
-    setup = Setup(rng, name, layout, slack, "L", direction, temperature=temperature)
+    overdamped_steps(
+        Setup(rng, name, layout, slack, "L", direction, temperature=temperature), normals, direction, temperature
+    )
+
+
+def overdamped_steps(setup, normals, direction, temperature):
     one_step = {"old": manifold_oracle.level_set_od_along_old, "new": manifold_oracle.level_set_od_along_new}[direction]
 
     def step(state, h):

@@ -56,7 +56,7 @@ def test_with_period_one_it_is_langevin_bit_for_bit(word, drift):
     mine, theirs = parameters(), parameters()
     options = {"scheme": word, "friction": GAMMA, "temperature": TAU, "seed": 4}
     opt = MultirateLangevin(groups(mine, (1, 1, 1)), H, drift=drift, **options)
-    other = Langevin(groups(theirs, (1, 1, 1)), H, **options)
+    other = Langevin([{"params": [p]} for p in theirs], H, **options)
     for batch, _ in enumerate(train(opt, mine, 5)):
         other.zero_grad()
         loss(theirs, batch).backward()

@@ -237,7 +237,7 @@ def test_shapes_of_one_group_do_not_disturb_each_other(normals, rng):
     """Different shapes, and parameters of one shape among them, in one group."""
     matrices = [np.linalg.qr(rng.standard_normal(shape))[0] for shape in ((5, 2), (4, 4), (5, 2), (3, 3))]
     params = [parameter(m) for m in matrices]
-    optimizer = Langevin(params, lr=0.1, scheme="L", temperature=0.02, constraint=Orthogonal())
+    optimizer = Langevin(params, lr=0.1, scheme="L", temperature=0.02, constraint=Orthogonal(), seed=0)
     for _ in range(5):
         for p in params:
             p.grad = torch.from_numpy(slope(array(p)))
@@ -259,7 +259,7 @@ def test_large_matrices_alone_and_small_ones_together(word, monkeypatch):
         draw = torch.Generator().manual_seed(0)
         weights = [torch.randn(4, 7, generator=draw, dtype=torch.float64) for _ in range(3)]
         params = [torch.nn.Parameter(torch.linalg.qr(w.mT).Q.mT.contiguous()) for w in weights]
-        opt = Langevin(params, 0.1, scheme=word, temperature=0.1, constraint=Orthogonal())
+        opt = Langevin(params, 0.1, scheme=word, temperature=0.1, constraint=Orthogonal(), seed=0)
         for _ in range(10):
             for p in params:
                 p.grad = p.detach().sin()

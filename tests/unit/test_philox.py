@@ -103,7 +103,7 @@ def test_a_tensors_draw_does_not_depend_on_its_neighbours():
 def test_one_model_draws_tensors_of_any_shape(shape):
     assert draw(torch.tensor(3), shape=shape).shape == shape
     p = torch.nn.Parameter(torch.zeros(shape))
-    opt = Langevin([p], 0.1, scheme="L", temperature=1.0)
+    opt = Langevin([p], 0.1, scheme="L", temperature=1.0, seed=0)
     p.grad = torch.zeros_like(p)
     opt.step()
     assert p.all()
@@ -113,7 +113,7 @@ def test_memory_formats_draw_the_same():
     kernels = []
     for memory in (torch.contiguous_format, torch.channels_last):
         p = torch.nn.Parameter(torch.zeros(4, 3, 5, 5).to(memory_format=memory))
-        opt = Langevin([p], 0.1, scheme="L", temperature=1.0)
+        opt = Langevin([p], 0.1, scheme="L", temperature=1.0, seed=0)
         p.grad = torch.zeros_like(p)
         opt.step()
         kernels.append(p.detach())

@@ -94,3 +94,36 @@ def test_a_quantity_without_components_is_no_obstacle() -> None:
     for value in np.random.default_rng(0).standard_normal(2000):
         recorder(weight=float(value), nothing=torch.zeros(0))
     assert recorder.verdict()
+
+
+def test_chains_that_are_copies_are_refused() -> None:
+    """One chain counted four times would have R̂ = 1 and four times its draws."""
+    one = autoregressive(0.1, 1000)
+    recorder = Recorder(chains=4)
+    for row in np.repeat(one, 4, axis=1):
+        recorder(x=torch.tensor(row), step=torch.arange(4.0) * 0)
+    for judge in (recorder.verdict, recorder.diagnose):
+        with pytest.raises(
+            ValueError, match=r"chains 0 and 1 are copies: equal in every draw of step, x.*ensemble.seeds"
+        ):
+            judge()
+
+
+def test_chains_may_agree_in_some_quantities_and_in_standing_still() -> None:
+    rows = autoregressive(0.1, 1000, chains=2)
+    recorder, still = Recorder(chains=2), Recorder(chains=2)
+    for row in rows:
+        recorder(x=torch.tensor(row), shared=torch.full((2,), row[0]))
+        still(x=torch.ones(2))
+    assert len(recorder.diagnose()) == 2
+    assert "never moved" in str(still.verdict())
+
+
+def test_advice_leaves_the_temperature_of_the_target_alone() -> None:
+    recorder = Recorder(chains=2)
+    for row in autoregressive(0.1, 500, chains=2):
+        recorder(x=torch.tensor(row) + torch.tensor([0.0, 5.0]))
+    text = str(recorder.verdict())
+    assert "raise the temperature" not in text
+    assert "SimulatedTempering" in text
+    assert "keeps the law of its lowest temperature" in text

@@ -55,7 +55,7 @@ class Slices(Normals):
 
 
 def run(params, space, word, options, steps=2):
-    optimizer = Langevin(params, scheme=word, constraint=space, **options)
+    optimizer = Langevin(params, scheme=word, constraint=space, **{"seed": 0, **options})
     for _ in range(steps):
         for p in params:
             p.grad = torch.from_numpy(np.sin(3 * array(p)) + 0.2)

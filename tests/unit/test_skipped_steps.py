@@ -16,10 +16,13 @@ SPACES = {
     "orthogonal": Orthogonal(),
     "level set": LevelSet(lambda q: (q**2).sum() - 3),
     "level set with slack": LevelSet(lambda q: (q**2).sum() - 4, slack=True),
+    "joint level set": LevelSet(
+        lambda a, b: (a**2).sum() + (b**2).sum() - 6, inequalities=lambda a, b: (a**2).sum() - 4, joint=True
+    ),
 }
 WORDS = ["L", "OBA", "BAOAB", "BACDEDCAB"]
 CASES = [(word, space) for space in ("free", "circle", "sphere") for word in WORDS] + [("M", "free")]
-FAILING = ["orthogonal", "level set", "level set with slack"]  # a projection may have no root
+FAILING = ["orthogonal", "level set", "level set with slack", "joint level set"]  # a projection may have no root
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +56,9 @@ def build(space, word, **options):
     generator = torch.Generator().manual_seed(3)
     params = [torch.nn.Parameter(torch.linalg.qr(torch.randn(5, 3, generator=generator))[0].contiguous())]
     params += [torch.nn.Parameter(x.detach().roll(1, 0).clone()) for x in params]
-    return params, Langevin(params, 0.1, scheme=word, constraint=SPACES[space], **{"temperature": 0.01, **options})
+    return params, Langevin(
+        params, 0.1, scheme=word, constraint=SPACES[space], **{"temperature": 0.01, "seed": 0, **options}
+    )
 
 
 def step(params, opt, bad=None):
@@ -160,7 +165,7 @@ def test_one_bad_group_skips_all_groups():
 def skipping(word, skipped, steps=3, **options):
     """A double well with a bad gradient before the good steps of these numbers."""
     p = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    opt = Langevin([p], 0.3, scheme=word, **options)
+    opt = Langevin([p], 0.3, scheme=word, **{"seed": 0, **options})
     for number in range(steps):
         if number in skipped:
             p.grad = torch.full_like(p, torch.nan)
@@ -213,3 +218,20 @@ def test_synchronize_with_a_bad_gradient_still_owes():
         assert p.item() == plain
     momenta = [next(iter(optimizer.state.values()))["momentum"] for optimizer in (one, other)]
     torch.testing.assert_close(*momenta, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+@pytest.mark.parametrize("word", ["OBA", "BAOAB"])
+def test_in_sgds_terms_a_skipped_steps_rate_is_forgotten(word, bad):
+    """The momentum is rescaled from the rate of the last step that was taken."""
+    ends = []
+    for skipping in (True, False):
+        p = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
+        opt = Langevin.like_sgd([p], 0.1, 0.9, scheme=word, temperature=0.01, seed=3)
+        for number, lr in enumerate([0.1, 0.2, 0.05, 0.3, 0.1]):
+            opt.param_groups[0]["lr"] = lr
+            p.grad = torch.full_like(p, torch.nan) if number == bad else torch.sin(3 * p.detach() + number)
+            if skipping or number != bad:
+                opt.step()
+        ends.append(p)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-14)

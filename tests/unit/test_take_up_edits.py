@@ -29,7 +29,7 @@ CASES = {  # space, start, on the manifold, off it, where that lands
 def run(case, word, steps, temperature=0.1):
     space, start, *_ = CASES[case]
     p = parameter(start)
-    optimizer = Langevin([p], lr=0.05, scheme=word, constraint=space, temperature=temperature)
+    optimizer = Langevin([p], lr=0.05, scheme=word, constraint=space, temperature=temperature, seed=0)
     for _ in range(steps):
         p.grad = torch.from_numpy(slope(array(p)))
         optimizer.step()

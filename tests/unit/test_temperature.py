@@ -141,3 +141,14 @@ def test_tempering_stays_where_it_is_for_a_loss_that_is_no_number() -> None:
     assert snapshot["visits"] == [0, 0], "a snapshot does not change"
     with pytest.raises(ValueError, match="every must be at least 1"):
         SimulatedTempering(optimizer, [0.1, 0.2], every=0)
+
+
+def test_tempering_says_which_loss_it_wants() -> None:
+    tempering = SimulatedTempering(optimizer(), [0.1, 0.2], every=3)
+    with pytest.raises(ValueError, match=r"loss of all data at the present weights.*shape \(4,\)"):
+        tempering.step(torch.zeros(4))
+    assert tempering.count == 0
+    for documented in (SimulatedTempering.__doc__, SimulatedTempering.step.__doc__):
+        assert documented is not None
+        assert all(said in documented.replace("*", "") for said in ("all data", "weight_decay"))
+    tempering.step(torch.zeros(1))

@@ -138,7 +138,7 @@ def trained(fuse, space=None):
     p = torch.nn.Parameter(
         torch.linalg.qr(torch.randn(7, 5, generator=torch.Generator().manual_seed(0))).Q.contiguous()
     )
-    opt = Langevin([p], 0.1, temperature=0.1, fuse=fuse, constraint=space)
+    opt = Langevin([p], 0.1, temperature=0.1, fuse=fuse, constraint=space, seed=0)
     for _ in range(3):
         p.grad = torch.sin(3 * p.detach())
         opt.step()

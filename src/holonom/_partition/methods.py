@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..constraints import Constraint, Orthogonal
 from ..constraints.views import Viewed
+from ..ensemble.known import refuse_replicas
 from ..errors import PartitionError
 from .places import Blocks, Place, Roles, locate, view_of
 from .selectors import Selector, as_selector, embeddings, hidden, positions, role, weights
@@ -147,7 +148,7 @@ def unique(names: Sequence[str]) -> list[str]:
 def _constrain_given(given: Iterable[Any], space: Constraint) -> Groups:
     """Plain parameters or groups: constrain matrices, leave the rest. Groups stay apart."""
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
-    for number, item in enumerate(given):
+    for number, item in enumerate(refuse_replicas(given)):
         group = item if isinstance(item, dict) else {"params": [item]}
         options = {k: v for k, v in group.items() if k != "params"}
         for entry in group["params"]:

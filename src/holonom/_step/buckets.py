@@ -38,7 +38,7 @@ class Bucket:
         self.narrow = self.dtype != params[0].dtype
         self.space = space.in_half_precision() if self.narrow else space
         self.elements = sum(p.numel() for p in params)
-        self.degrees_of_freedom = sum(space.degrees_of_freedom(p.detach()) for p in params)
+        self.degrees_of_freedom = self._count_freedom(space)
         self.streams = [int(s["stream"]) for s in states if "stream" in s]
         self.kept: dict[Any, Any] = {}  # what a backend needs to know of the memory; valid as long as the views
         self._memory: list[Any] = []
@@ -51,6 +51,13 @@ class Bucket:
         self._stacked = many and space.traits.stacked and (params[0].numel() < MAX_STACKED or not on_host)
         self._flat = many and space.traits.elementwise and not on_host
         self._replica_dims = int(len({p.shape[:1] for p in params}) == 1)
+
+    def _count_freedom(self, space: Constraint) -> int:
+        return sum(space.degrees_of_freedom(p.detach()) for p in self.params)
+
+    def units(self) -> list[tuple[list[Tensor], list[str]]]:
+        """Parameters that are landed together, and their names."""
+        return [([p], [name]) for p, name in zip(self.params, self.names, strict=True)]
 
     @property
     def _joins(self) -> bool:
@@ -123,6 +130,9 @@ class Bucket:
         """The present phases, positions in the state's precision."""
         self.refresh()
         return self._widened(self.views())
+
+    def keep_momenta(self, phases: Sequence[Phase]) -> None:
+        """Write back the momenta of :meth:`phases` where those are copies."""
 
     def _widened(self, phases: list[Phase]) -> list[Phase]:
         return [x._replace(q=x.q.to(self.dtype)) for x in phases] if self.narrow else phases
@@ -205,7 +215,12 @@ class Bucket:
 def make_buckets(
     group: dict[str, Any], space: Constraint, state: dict[Tensor, State], names: list[str]
 ) -> list[Bucket]:
-    """The buckets of a group; empty parameters are in none."""
+    """The buckets of a group; empty parameters are in none, unless one function takes all of the group's tensors."""
+    if space.traits.joint:
+        from .joint import JointBucket
+
+        params = group["params"]
+        return [JointBucket(space, params, [state[p] for p in params], names)] if params else []
     members: dict[tuple[Any, ...], list[tuple[Tensor, State, str]]] = {}
     for p, name in zip(group["params"], names, strict=True):
         if p.numel():

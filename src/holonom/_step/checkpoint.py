@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._random import seeds
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
+from . import sgd
 from .buckets import Bucket, State, state_dtype
 from .edits import agrees
+from .hyper import as_plain, check_replicas, check_seed
+from .joint import units
+from .order import in_order_of
+from .rates import Rates
 from .run import Work
 from .state import FORMAT, Landed
 
@@ -55,17 +62,26 @@ class Checkpointed(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint; constraints and schemes must be those it was made with."""
+        """Restore a checkpoint; constraints and schemes must be those it was made with.
+
+        A seed that was given to this optimizer or to one of its groups stays, with a warning if the checkpoint's
+        differs; otherwise the checkpoint's is restored and the run continues as if it had not stopped. Where both
+        sides have names (``named_parameters()``), they say which parameter is which; otherwise the order does.
+        """
         loaded: dict[str, Any] = {}
+        warning: list[str | None] = []
         before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
 
-        def before_load(_: Optimizer, saved: dict[str, Any]) -> None:
+        def before_load(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+            saved = in_order_of(self.param_groups, self.state, saved)
             check(self.param_groups, self.state, saved)
             loaded.update(saved)
+            return saved
 
         def after_load(_: Optimizer) -> None:
             restore(self.param_groups, before, self.state, loaded)
-            undo_landings(self._spaces, self.state, landed)
+            warning.append(seeds.keep_given(self.param_groups, before, self.defaults))
+            undo_landings(self.param_groups, self._spaces, self.state, landed)
             self._reset_caches()
 
         # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
@@ -76,10 +92,34 @@ class Checkpointed(Optimizer):
         finally:
             first.remove()
             last.remove()
+        if warning[0]:
+            warnings.warn(warning[0], stacklevel=3)
+
+    @torch.no_grad()
+    def reseed_(self, seed: int | Tensor) -> None:
+        """Give all groups another seed: from the next step on, the noise of a run that had it from the start.
+
+        Chains branch from one burn-in by it. A tensor of shape (R,) has one seed per replica, as at construction.
+        """
+        seed = as_plain({"seed": seed})["seed"]
+        check_seed(seed)
+        for group in self.param_groups:
+            check_replicas({**group, "seed": seed})
+            thermostat = self.state[group["params"][0]].get("thermostat") if group["params"] else None
+            if isinstance(seed, Tensor) and thermostat is not None and seed.ndim > thermostat.ndim:
+                raise ValueError(
+                    f"{len(seed)} seeds need a thermostat for every replica, and this optimizer was built with one for "
+                    f"all: give one number, or build it with seed=ensemble.seeds"
+                )
+        for group in self.param_groups:
+            device = group["params"][0].device if group["params"] else None
+            group["seed"] = seed.to(device) if isinstance(seed, Tensor) else seed
+            group["seed_given"] = True
+        self.defaults |= {"seed": seed, "seed_given": True}
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle_edits()
-        names = ("_spaces", "_default_space", "_landings", "guard_gradients")
+        names = ("_spaces", "_default_space", "_landings", "guard_gradients", "_said")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -113,6 +153,11 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, State], saved: dict[
                 raise CheckpointError(f"group {number} of the checkpoint has no {key!r}: holonom did not write it")
             if other[key] != group[key]:
                 raise CheckpointError(f"group {number}: checkpoint {key} {other[key]}, here {group[key]}; {advice}")
+        if other.get("momentum") is not None and group.get("momentum") is None:
+            raise CheckpointError(
+                f"group {number} of the checkpoint has SGD's lr and momentum, here lr is a time step; build the "
+                f"optimizer by Langevin.like_sgd"
+            )
         if other.get("format", 1) > FORMAT:
             raise CheckpointError(
                 f"group {number} of the checkpoint has format {other['format']}, this version reads up to {FORMAT}: "
@@ -145,16 +190,17 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
     torch casts loaded state to the parameter's dtype, which would turn a half-precision model's
     float32 momenta and slack into half precision and break the constraint.
     """
-    stream = 0
     for group, own, other in zip(groups, before, saved["param_groups"], strict=True):
         for name, value in own.items():
-            group.setdefault(name, value)
-        group["format"] = FORMAT
+            if name != "momentum":
+                group.setdefault(name, value)
+        if own.get("momentum") is not None and group.get("momentum") is None:
+            group.update(sgd.converted(group, own["momentum"]))
+        group |= {"format": FORMAT, "lr": Rates.of(group["lr"])}
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})
             state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}
-            state[p]["stream"] = torch.as_tensor(theirs.get("stream", stream)).cpu()
-            stream += 1
+            state[p]["stream"] = torch.as_tensor(theirs["stream"]).cpu()
             if number == 0:
                 if isinstance(group["seed"], Tensor):
                     group["seed"] = group["seed"].to(p.device)
@@ -168,10 +214,20 @@ def _as_kept(value: Any, p: Tensor) -> Any:
     return value.to(p.device, state_dtype(p) if value.is_floating_point() else value.dtype, copy=True)
 
 
-def undo_landings(spaces: dict[Tensor, Constraint], state: dict[Tensor, State], landed: dict[Tensor, Landed]) -> None:
+def undo_landings(
+    groups: list[dict[str, Any]],
+    spaces: dict[Tensor, Constraint],
+    state: dict[Tensor, State],
+    landed: dict[Tensor, Landed],
+) -> None:
     """Undo the landing of weights that agree with the restored state as they came: they are the checkpoint's."""
-    for p, record in landed.items():
-        if record.unchanged(p):
-            p.detach().copy_(record.before)
-            if not agrees(spaces[p], p, state[p]):
-                p.detach().copy_(record.after)
+    for params in [group["params"] for group in groups if any(p in landed for p in group["params"])]:
+        space = spaces[params[0]]
+        for unit, _ in units(space, params, [""] * len(params)):
+            records = {p: landed[p] for p in unit if p in landed}
+            if records and all(record.unchanged(p) for p, record in records.items()):
+                for p, record in records.items():
+                    p.detach().copy_(record.before)
+                if not agrees(space, unit, state):
+                    for p, record in records.items():
+                        p.detach().copy_(record.after)

@@ -16,8 +16,10 @@ from ..constraints.base import Constraint
 from ..errors import NonFiniteGradientError, ProjectionError
 from ..scheme import compile_word
 from . import edits
+from .accuracy import position_temperature
 from .buckets import Bucket
-from .integrate import Phase
+from .integrate import Phase, over
+from .letters import plain
 
 
 class Diagnosed(Optimizer):
@@ -74,6 +76,8 @@ class Diagnosed(Optimizer):
     def temperatures(self) -> list[float]:
         """Per group: pᵀp / degrees of freedom, constraints subtracted; NaN for words without momentum.
 
+        In SGD's terms (:meth:`holonom.Langevin.like_sgd`) noise is drawn for the positions. OBA's momenta are at
+        2τ/(1+μ); they are divided by 2/(1+μ), so that τ is the target there, too.
         A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
         """
         pairs = zip(self.param_groups, self._buckets(), strict=True)
@@ -84,8 +88,8 @@ class Diagnosed(Optimizer):
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
         for buckets in self._buckets():
             for bucket in buckets:
-                for p, name in zip(bucket.params, bucket.names, strict=True):
-                    edits.take_up(self._spaces[p], p, name, self.state, force=True)
+                for params, names in bucket.units():
+                    edits.take_up(self._spaces[params[0]], params, names, self.state, force=True)
                 self._note(bucket.params)
 
     @torch.no_grad()
@@ -93,8 +97,11 @@ class Diagnosed(Optimizer):
         """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
         for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
             if not compile_word(group["scheme"]).overdamped:  # M keeps its last noise where others keep momenta
-                for momentum in [m for b in buckets for x in b.phases() for m in x.momenta()]:
-                    momentum.mul_(factor)
+                for bucket in buckets:
+                    phases = bucket.phases()
+                    for momentum in [m for x in phases for m in x.momenta()]:
+                        momentum.mul_(factor)
+                    bucket.keep_momenta(phases)
 
 
 @full_precision()
@@ -111,4 +118,6 @@ def kinetic_temperature(group: dict[str, Any], buckets: list[Bucket]) -> float:
     if compile_word(group["scheme"]).overdamped or not freedom:
         return math.nan
     momenta = [m for b in buckets for x in b.phases() for m in b.space.tangent(x)]
-    return sum(float(m.square().sum()) for m in momenta) / freedom
+    momentum = group.get("momentum")
+    ratio = 1.0 if momentum is None else position_temperature(group["scheme"], plain(momentum))
+    return sum(float((over(ratio, m) * m.square()).sum()) for m in momenta) / freedom

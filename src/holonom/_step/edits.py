@@ -10,6 +10,7 @@ from ..constraints import Free
 from ..constraints.base import Constraint, widened
 from ..errors import ConstraintError
 from .buckets import Bucket, State
+from .joint import bucket_of, gather, scatter_
 
 Kind = tuple[torch.dtype, torch.device, torch.Size]
 
@@ -32,7 +33,8 @@ def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
                 f"{name} had shape {tuple(shape)} when the optimizer was built and has {tuple(p.shape)} now: "
                 f"build the optimizer again"
             )
-        bucket.space.check(p.detach(), name)
+        if not bucket.space.traits.joint:
+            bucket.space.check(p.detach(), name)
 
 
 def refuse_gradient(p: Tensor, gradient: Tensor, name: str) -> None:
@@ -48,9 +50,9 @@ def refuse_gradient(p: Tensor, gradient: Tensor, name: str) -> None:
     )
 
 
-def lift_(space: Constraint, p: Tensor, state: State) -> None:
-    """Set the slots to the values that put the parameter's present value on the manifold."""
-    for slot, value in zip(space.slots, space.lift(widened(p.detach())), strict=True):
+def lift_(space: Constraint, q: Tensor, state: State) -> None:
+    """Set the slots to the values that put the present position on the manifold."""
+    for slot, value in zip(space.slots, space.lift(widened(q)), strict=True):
         if slot in state:
             state[slot].copy_(value)  # views of it stay valid
         elif slot != "slack_momentum" or "momentum" in state:
@@ -58,26 +60,33 @@ def lift_(space: Constraint, p: Tensor, state: State) -> None:
 
 
 @full_precision()
-def take_up(space: Constraint, p: Tensor, name: str, state: dict[Tensor, State], force: bool) -> None:
-    """Continue from a parameter that was changed in place, unless its state agrees with it (and not ``force``)."""
-    if isinstance(space, Free) or not p.numel():
+def take_up(space: Constraint, params: list[Tensor], names: list[str], state: dict[Tensor, State], force: bool) -> None:
+    """Continue from parameters that were changed in place, unless their state agrees (and not ``force``).
+
+    Several parameters are those of one joint constraint.
+    """
+    if isinstance(space, Free) or not any(p.numel() for p in params):
         return
-    bucket = Bucket(space, [p], [state[p]], [name])
-    if not force and space.holds(bucket.phases()[0], p.dtype):
+    bucket = bucket_of(space, params, [state[p] for p in params], names)
+    if not force and bucket.space.holds(bucket.phases()[0], params[0].dtype):
         return
-    if not bool(p.detach().isfinite().all()):
-        raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; restore them first")
-    space.land_(p.detach(), name)
-    lift_(space, p, state[p])
+    here, q = gather(space, params, names)
+    if not bool(q.isfinite().all()):
+        raise ConstraintError(f"{space!r} on {', '.join(names)}: the weights hold NaN or infinity; restore them first")
+    here.land_(q, ", ".join(names))
+    scatter_(here, params, q)
+    lift_(here, q, state[params[0]])
     make_tangent_(bucket)
 
 
 @full_precision()
 def make_tangent_(bucket: Bucket) -> None:
     """Project the momenta onto the tangent space."""
-    for phase in bucket.phases():
+    phases = bucket.phases()
+    for phase in phases:
         if phase.p is not None:
             bucket.space.project_(phase, *phase.momenta())
+    bucket.keep_momenta(phases)
     drop_normal_parts_(bucket)
 
 
@@ -91,6 +100,7 @@ def drop_normal_parts_(bucket: Bucket) -> None:
                     momentum.copy_(tangent)
 
 
-def agrees(space: Constraint, p: Tensor, state: State) -> bool:
-    """Whether a parameter's value and its state belong together."""
-    return space.holds(Bucket(space, [p], [state], [""]).phases()[0], p.dtype)
+def agrees(space: Constraint, params: list[Tensor], state: dict[Tensor, State]) -> bool:
+    """Whether the values of parameters and their state belong together."""
+    bucket = bucket_of(space, params, [state[p] for p in params], [""] * len(params))
+    return bucket.space.holds(bucket.phases()[0], params[0].dtype)

@@ -11,11 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._random.seeds import refuse_ranks
 from ..constraints import Free
 from ..constraints.base import Constraint
+from ..ensemble.known import ensemble_of, warn_averaged
 from ..errors import SchemeError
 from ..scheme import OVERDAMPED, compile_word
+from . import cautions, sgd
 from .letters import plain
+from .rates import Rates
 
 # name → (symbol, whether infinity is allowed)
 _NOT_NEGATIVE = {
@@ -26,36 +30,63 @@ _NOT_NEGATIVE = {
     "driving_noise": ("σ_A", False),
     "weight_decay": ("λ", False),
 }
-settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
-"""What a scheduler or an assignment may change of a group."""
+_settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
+
+
+def settings(group: dict[str, Any]) -> tuple[Any, ...]:
+    """What a scheduler or an assignment may change of a group."""
+    return (*_settings(group), group.get("momentum"))
 
 
 def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     """NumPy's numbers as Python's, which a checkpoint may hold."""
-    plain_numbers = {name: float(x) for name in _NOT_NEGATIVE if isinstance(x := options.get(name), np.floating)}
-    whole = {name: int(x) for name in (*_NOT_NEGATIVE, "seed") if isinstance(x := options.get(name), np.integer)}
+    names = (*_NOT_NEGATIVE, "momentum")
+    plain_numbers = {name: float(x) for name in names if isinstance(x := options.get(name), np.floating)}
+    whole = {name: int(x) for name in (*names, "seed") if isinstance(x := options.get(name), np.integer)}
     return {**options, **plain_numbers, **whole}
+
+
+def _unset(group: dict[str, Any]) -> str | None:
+    """The number that a group in SGD's terms does not have."""
+    return None if group.get("momentum") is None else "friction"
 
 
 def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked."""
     for name, largest in _LARGEST.items():
+        if name == _unset(group):
+            continue
+        if group[name] is None:
+            raise ValueError(f"{name} of group {number} is None; a group in SGD's terms needs its momentum instead")
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
             symbol = _NOT_NEGATIVE[name][0]
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
+    check_replicas(group)
+    group["lr"] = Rates.of(group["lr"])
+    warn_averaged(group, stacklevel=8)
     if type(group["constraint"]) is not str:
         raise TypeError(
             f"param_groups[{number}]['constraint'] says what the constraint is; it cannot be assigned. Build a new "
             f"optimizer from the weights"
         )
+    check_shared_seed(group, f"group {number}")
+    _check_damping(group)
+
+
+def _check_damping(group: dict[str, Any]) -> None:
+    if group.get("momentum") is not None:
+        sgd.check(group)
+    cautions.refuse_lost_kick(group)
 
 
 def check_group(group: dict[str, Any], space: Constraint) -> None:
     """Raise with the name, the symbol and the value of whatever is wrong."""
     for name, (symbol, infinite) in _NOT_NEGATIVE.items():
         value = group[name]
+        if name == _unset(group):
+            continue
         if isinstance(value, Tensor):
             if value.device.type != "cpu":
                 continue  # reading it would stall the device; a NaN shows in the next check()
@@ -71,15 +102,32 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
     if not isinstance(group["scheme"], str):
         raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])
-    _check_seed(group["seed"])
+    _check_damping(group)
+    check_seed(group["seed"])
     if scheme.word == "M" and not isinstance(space, Free):
         raise ValueError(
             f"scheme 'M' averages the noise of two steps, which on {space!r} lies in two tangent spaces; "
             f"use scheme='BAOAB' with friction=float('inf'), the same method with projected momenta"
         )
+    check_shared_seed(group, "a group with noise")
 
 
-def _check_seed(seed: Any) -> None:
+def check_shared_seed(group: dict[str, Any], name: str) -> None:
+    """Raise if the group draws noise and every rank of torch.distributed would draw its own."""
+    if group.get("seed_given", True):
+        return
+    noise = {"temperature": OVERDAMPED | {"O"}, "driving_noise": {"D", "F"}}
+    if any(letters & set(group["scheme"]) and not _is_zero(group[size]) for size, letters in noise.items()):
+        refuse_ranks(f"{name} (scheme {group['scheme']!r})")
+
+
+def _is_zero(value: Any) -> bool:
+    """A tensor is not read, so it counts as noise."""
+    return isinstance(value, (int, float)) and value == 0
+
+
+def check_seed(seed: Any) -> None:
+    """Raise for what is no seed."""
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.ndim > 1:
             raise TypeError(
@@ -91,27 +139,35 @@ def _check_seed(seed: Any) -> None:
 
 
 def check_replicas(group: dict[str, Any]) -> None:
-    """Seeds and rates of shape (R,) need parameters of shape (R, …)."""
-    seed, lr = group["seed"], group["lr"]
-    if isinstance(lr, Tensor) and lr.numel() > 1 and any(p.shape[: lr.ndim] != lr.shape for p in group["params"]):
-        raise ValueError(
-            f"Tensor lr must be 1-element, or have one element a replica, the parameters' first dimension; got "
-            f"{tuple(lr.shape)}"
-        )
-    for name, (symbol, _) in _NOT_NEGATIVE.items():
-        x = group[name]
-        if isinstance(x, Tensor) and x.numel() > 1 and any(p.shape[: x.ndim] != x.shape for p in group["params"]):
-            raise ValueError(
-                f"{name} ({symbol}) of shape {tuple(x.shape)} has one value a replica, but not every parameter has "
-                f"that first dimension; give one number, or parameters of shape ({len(x)}, …)"
-            )
+    """Seeds and numbers of shape (R,) need parameters of shape (R, …)."""
+    seed, params = group["seed"], group["params"]
     if isinstance(seed, Tensor) and seed.ndim:
-        for p in group["params"]:
+        for p in params:
             if p.shape[:1] != seed.shape:
                 raise ValueError(
                     f"{len(seed)} seeds need parameters of shape ({len(seed)}, …), one slice a replica; "
                     f"got {tuple(p.shape)}. One model takes one seed."
                 )
+    for name, (symbol, _) in {**_NOT_NEGATIVE, "momentum": ("μ", False)}.items():
+        x = group.get(name)
+        if isinstance(x, Tensor) and x.numel() != 1 and any(p.shape[: x.ndim] != x.shape for p in params):
+            raise ValueError(f"{_of_shape(name, symbol, x)}; {_wanted(group)}")
+
+
+def _of_shape(name: str, symbol: str, x: Tensor) -> str:
+    """torch's own tests of optimizers look for the words about lr."""
+    if name == "lr":
+        return f"Tensor lr must be 1-element, or have one element a replica; got {tuple(x.shape)}"
+    return f"{name} ({symbol}) of shape {tuple(x.shape)} must be one number, or have one value a replica"
+
+
+def _wanted(group: dict[str, Any]) -> str:
+    """How long a number of a group may be: R where its seeds or an ensemble say what R is."""
+    seed, shapes = group["seed"], {tuple(p.shape[:1]) for p in group["params"]}
+    if (isinstance(seed, Tensor) and seed.ndim) or ensemble_of(group["params"]) is not None:
+        count = len(seed) if isinstance(seed, Tensor) and seed.ndim else next(iter(shapes))[0]
+        return f"there are {count} replicas: give one number, or a tensor of shape ({count},)"
+    return "these parameters are not those of replicas, whose first dimension would have this length: give one number"
 
 
 def summary(group: dict[str, Any]) -> str:
@@ -121,7 +177,7 @@ def summary(group: dict[str, Any]) -> str:
     if set(word) & (set("OE") | OVERDAMPED):
         shown.append("temperature")
     if "O" in word:
-        shown.append("friction")
+        shown.append("friction" if group.get("momentum") is None else "momentum")
     if "E" in word:
         shown += ["coupling", "driving_noise"]
     if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:

@@ -17,13 +17,20 @@ import torch
 from torch import Tensor
 
 from ..scheme import Op
+from .accuracy import position_temperature
 from .integrate import Scalar
 
 Coefficients = tuple[Scalar, ...]
 
+NUMBERS = ("lr", "friction", "temperature", "coupling", "driving_noise", "weight_decay", "momentum")
+"""What a step reads of a group. Groups in SGD's terms have a ``momentum``, all others a ``friction``."""
+
 
 class Numbers(NamedTuple):
-    """The hyperparameters that a step reads: its h, the h owed from the step before, and the physics."""
+    """The hyperparameters that a step reads: its h, the h owed from the step before, and the physics.
+
+    Drifts last ``drift``, which is h except in SGD's terms; there momenta are first multiplied by ``rescale``.
+    """
 
     h: Scalar
     owed: Scalar
@@ -32,10 +39,30 @@ class Numbers(NamedTuple):
     coupling: Scalar
     driving_noise: Scalar
     weight_decay: Scalar
+    drift: Scalar
+    rescale: Scalar = 1.0
 
     @classmethod
-    def of(cls, group: dict[str, Any], h: Scalar, owed: Scalar) -> Numbers:
-        return cls(h, owed, *(plain(group[name]) for name in cls._fields[2:]))
+    def of(cls, group: dict[str, Any], lr: Scalar, owed: Scalar) -> Numbers:
+        """The numbers of a step with this lr, which is h, or SGD's where the group has a ``momentum``."""
+        return cls.made(read_settings(group), lr, owed)
+
+    @classmethod
+    def made(cls, settings: dict[str, Any], lr: Scalar, owed: Scalar) -> Numbers:
+        """From settings that were read from a group.
+
+        SGD keeps a velocity: v ← μv + ∇L, θ ← θ − lr·v. With p = −h·v and h = √lr that is the word OBA, μ = e^{−γh}.
+        A schedule leaves v alone, so p is rescaled by the new h over the last. At lr = 0, where nothing is to drift, v
+        goes on in the last h. Noise is drawn at the temperature that puts the *positions* of the word at τ.
+        """
+        friction, temperature, coupling, driving_noise, weight_decay, momentum = (settings[x] for x in NUMBERS[1:])
+        if momentum is None:
+            return cls(lr, owed, friction, temperature, coupling, driving_noise, weight_decay, lr)
+        h = _or(_sqrt(lr), _or(owed, 1.0))
+        if isinstance(temperature, Tensor) or temperature:
+            temperature = temperature / position_temperature(settings["scheme"], momentum)
+        friction, rescale = _friction(momentum, h), h / _or(owed, h)
+        return cls(h, rescale * owed, friction, temperature, coupling, driving_noise, weight_decay, lr / h, rescale)
 
     @property
     def on_host(self) -> bool:
@@ -43,9 +70,17 @@ class Numbers(NamedTuple):
 
     def time(self, op: Op) -> Scalar:
         """How long a letter acts: its share of the step before, where that was moved here, and of this one."""
+        if op.letter == "A":
+            return op.head * self.drift
         if not op.tail:
             return op.head * self.h
         return op.tail * self.owed + op.head * self.h if op.head else op.tail * self.owed
+
+
+def read_settings(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's word and numbers as the user gave them; None for what it does not have."""
+    numbers = {name: None if group.get(name) is None else plain(group[name]) for name in NUMBERS}
+    return {**numbers, "scheme": group["scheme"]}
 
 
 def plain(value: Any) -> Scalar:
@@ -53,7 +88,7 @@ def plain(value: Any) -> Scalar:
     if type(value) is float:
         return value
     if isinstance(value, Tensor) and (value.numel() != 1 or value.device.type != "cpu"):
-        return value.reshape(()) if value.numel() == 1 else value
+        return value.reshape(()) if value.numel() == 1 else getattr(value, "plain", value)
     return float(value)
 
 
@@ -63,6 +98,25 @@ def _exp(x: Scalar) -> Scalar:
 
 def _sqrt(x: Scalar) -> Scalar:
     return torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
+
+
+def _or(x: Scalar, other: Scalar) -> Scalar:
+    """x where it is positive, ``other`` elsewhere."""
+    if isinstance(x, Tensor):
+        return torch.where(x > 0, x, other)
+    return x if x > 0 else other
+
+
+def _friction(momentum: Scalar, h: Scalar) -> Scalar:
+    """The γ of e^{−γh} = μ; infinite where nothing is left."""
+    if isinstance(momentum, Tensor):
+        return -torch.log(momentum) / h
+    return -math.log(momentum) / h if momentum else math.inf
+
+
+def damping(friction: Scalar, t: Scalar) -> Scalar:
+    """What O leaves of a momentum, e^{−γt}; all of it at t = 0, whatever γ is."""
+    return _exp(-_times(friction, t))
 
 
 def _times(a: Scalar, b: Scalar) -> Scalar:
@@ -78,8 +132,8 @@ def _time(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
 
 
 def _ornstein_uhlenbeck(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
-    damping = _exp(-_times(numbers.friction, t))
-    return damping, _sqrt(numbers.temperature * (1 - damping * damping))
+    c = damping(numbers.friction, t)
+    return c, _sqrt(numbers.temperature * (1 - c * c))
 
 
 def _thermostat_friction(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
@@ -163,7 +217,18 @@ def _make_ready(
     for place, op in enumerate(ops):
         coefficients = LETTERS[op.letter].coefficients(numbers.time(op), numbers, xi)
         ready.append(Ready(op.letter, coefficients, first_draw + place if is_noisy(op.letter, numbers) else None))
+    if isinstance(numbers.rescale, Tensor) or numbers.rescale != 1.0:
+        rescale_first(ready, numbers.rescale)
     return joined(ready) if geodesic else ready
+
+
+def rescale_first(ready: list[Ready], factor: Scalar) -> None:
+    """Multiply the momenta before anything else: in the first letter where that is O, else by a letter of its own."""
+    if ready[0].letter == "O":
+        damping, size = ready[0].numbers
+        ready[0] = Ready("O", (factor * damping, size), ready[0].draw)
+    else:
+        ready.insert(0, Ready("O", (factor, 0.0), None))
 
 
 @lru_cache(maxsize=256)

@@ -40,13 +40,17 @@ class Work(NamedTuple):
 
 
 def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
-    """One step of the group's word. Returns whether it was skipped, on the device. lr = 0 changes only the count."""
+    """One step of the group's word. Returns whether it was skipped, on the device.
+
+    lr = 0 changes only the count; in SGD's terms also the momenta. There ``owed`` keeps the last h for every word.
+    """
     group, scheme = work.group, compile_word(work.group["scheme"])
-    h = plain(group["lr"])
-    if work.buckets and not (isinstance(h, float) and h == 0.0):
-        owed = owed_at_start(group, h) if group["owed"] is None else group["owed"]
-        skip = run(work, state[group["params"][0]], scheme.program, Numbers.of(group, h, owed), skip)
-        group["owed"] = owed_next(owed, h, skip) if scheme.tail else 0.0
+    lr, in_sgd_terms = plain(group["lr"]), group.get("momentum") is not None
+    if work.buckets and (in_sgd_terms or not (isinstance(lr, float) and lr == 0.0)):
+        owed = owed_at_start(group, lr) if group["owed"] is None else group["owed"]
+        numbers = Numbers.of(group, lr, owed)
+        skip = run(work, state[group["params"][0]], scheme.program, numbers, skip)
+        group["owed"] = owed_next(owed, numbers.h, skip) if scheme.tail or in_sgd_terms else 0.0
     count(group, state, skip)
     return skip
 
@@ -61,9 +65,10 @@ def pay_owed(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Ten
     return skip
 
 
-def owed_at_start(group: Group, h: Scalar) -> Scalar:
+def owed_at_start(group: Group, lr: Scalar) -> Scalar:
     if not (compile_word(group["scheme"]).starts_owing or group.get("starts_owing")):
         return 0.0
+    h = lr if group.get("momentum") is None else lr**0.5
     return h.clone() if isinstance(h, Tensor) else h  # a schedule may write the group's tensor
 
 

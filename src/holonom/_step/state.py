@@ -17,9 +17,11 @@ from ..errors import ConstraintError
 from ..scheme import compile_word
 from .buckets import State, state_dtype
 from .edits import lift_
+from .joint import gather, scatter_, units
 
-FORMAT = 2
-"""Of checkpoints. 0.1.0 wrote no ``format`` in its groups, no ``stream`` and not always a ``clock`` in its state."""
+FORMAT = 3
+"""Of checkpoints. Up to 2, groups of ``like_sgd`` held a time step and a friction.
+0.1.0 wrote no ``format`` in its groups, no ``stream`` and not always a ``clock`` in its state."""
 
 Landings = list[tuple[Constraint, Landing, str]]
 """The space, what landing did, and the name of every parameter that was landed."""
@@ -99,24 +101,40 @@ def create(
     """
     scheme, landings = compile_word(group["scheme"]), []
     first = 1 + max((int(s["stream"]) for s in state.values() if "stream" in s), default=-1)  # no stream twice
-    for number, (p, name) in enumerate(zip(params, names, strict=True)):
-        space.check(p.detach(), name)
-        if not isinstance(space, Free) and not bool(p.detach().isfinite().all()):
+    for unit, own in units(space, params, names):
+        here, q = gather(space, unit, own)
+        name = ", ".join(own)
+        here.check(q, name)
+        if not isinstance(space, Free) and not bool(q.isfinite().all()):
             raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; initialise them first")
-        if p.numel() and not isinstance(space, Free):
-            before = p.detach().clone()
-            landing = space.land_(p.detach(), name)
+        if q.numel() and not isinstance(space, Free):
+            before = [p.detach().clone() for p in unit]
+            landing = here.land_(q, name)
             if landing.moved:
-                landed[p] = Landed(before, p.detach().clone(), version(p))
-            landings.append((space, landing._replace(frozen=landing.moved if not p.requires_grad else 0), name))
-        state[p] = {"stream": torch.tensor(first + number)}  # on the host, which alone reads it
-        if not scheme.overdamped:
-            momentum = torch.zeros_like(p.detach(), dtype=state_dtype(p))
-            state[p][space.momentum_name(p.detach())] = space.readable(momentum)
-        elif scheme.word == "M":
-            state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
-        lift_(space, p, state[p])
+                scatter_(here, unit, q)
+                landed |= {p: Landed(b, p.detach().clone(), version(p)) for p, b in zip(unit, before, strict=True)}
+            frozen = any(not p.requires_grad for p in unit)
+            landings.append((space, landing._replace(frozen=landing.moved if frozen else 0), name))
+        for p in unit:
+            state[p] = {"stream": torch.tensor(first)}  # on the host, which alone reads it
+            first += 1
+            if not scheme.overdamped:
+                momentum = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+                state[p][space.momentum_name(p.detach())] = space.readable(momentum)
+            elif scheme.word == "M":
+                state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+        lift_(here, q, state[unit[0]])
     return landings
+
+
+def growing(space: Constraint) -> Constraint:
+    """The space of a group that tensors were appended to; refused where its function takes all of them."""
+    if space.traits.joint:
+        raise ValueError(
+            f"a tensor was appended to a group with {space!r}, whose function takes the tensors it was "
+            f"given; build a new optimizer from the weights"
+        )
+    return space
 
 
 def create_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._backends.inductor import DRAW_OPTIONS
 from .._step.buckets import Bucket, State
-from .._step.letters import Numbers, is_noisy, plain
+from .._step.letters import Numbers, is_noisy, read_settings
 from .._step.run import Group, Work, owed_at_start, run
 from ..scheme import Op, compile_word
 
@@ -31,16 +31,17 @@ class GroupStep(NamedTuple):
     names: list[list[str]]
     program: tuple[Op, ...]
     owes: bool  # the next step starts with what this one leaves
-    fixed: Numbers  # zeros, for which no noise is drawn, and the user's tensors
-    live: list[bool]  # which numbers are read from ``values`` instead
+    settings: dict[str, Any]  # the word; zeros, for which no noise is drawn; the user's tensors
+    live: list[str]  # numbers that are read from ``values`` instead
     values: Tensor
     owed: Tensor  # of shape (1,) or (R,)
     anchor: State
 
     def numbers(self) -> Numbers:
         # Views of a vector: a program rounds float64 inputs without dimensions to float32 (torch 2.13, CPU).
-        h, _, *rest = (self.values[i] if live else self.fixed[i] for i, live in enumerate(self.live))
-        return Numbers(h, self.owed.reshape(()) if self.owed.numel() == 1 else self.owed, *rest)
+        settings = {**self.settings, **{name: self.values[i] for i, name in enumerate(self.live)}}
+        owed = self.owed.reshape(()) if self.owed.numel() == 1 else self.owed
+        return Numbers.made(settings, settings["lr"], owed)
 
 
 class WholeStep:
@@ -67,39 +68,39 @@ class WholeStep:
         everyone = optimizer._buckets()  # type: ignore[attr-defined]
         if not all(map(_is_traceable, optimizer.param_groups, everyone)):
             return False
-        now = [_numbers(group) for group in optimizer.param_groups]
+        now = [read_settings(group) for group in optimizer.param_groups]
         moved = [bucket.refresh() for buckets in everyone for bucket in buckets]
         ids = [id(bucket) for buckets in everyone for bucket in buckets]
         groups = [(g["scheme"], g["maximize"], _identity(g["seed"])) for g in optimizer.param_groups]
         signature = (model_signature(self._stepper.ensemble), *ids, *groups, *map(_kinds, now))
         if self._program is None or any(moved) or signature != self._signature:
             self._plan = [self._group_step(*one) for one in zip(optimizer.param_groups, everyone, now, strict=True)]
-            noisy = any(is_noisy(op.letter, g.fixed) for g in self._plan for op in g.program)
+            noisy = any(is_noisy(op.letter, g.numbers()) for g in self._plan for op in g.program)
             self._program = compile_step(_whole_step, DRAW_OPTIONS if noisy else _OPTIONS)
             self._signature = signature
             self.made += 1
-        for step, numbers in zip(self._plan, now, strict=True):
-            host = [x if live else 0.0 for x, live in zip(numbers, step.live, strict=True)]
-            step.values.copy_(torch.tensor(host, dtype=torch.float64))
-            step.owed.copy_(torch.as_tensor(numbers.owed, dtype=torch.float64))
+        for step, settings, group in zip(self._plan, now, optimizer.param_groups, strict=True):
+            step.values.copy_(torch.tensor([settings[name] for name in step.live], dtype=torch.float64))
+            owed = owed_at_start(group, settings["lr"]) if group["owed"] is None else group["owed"]
+            step.owed.copy_(torch.as_tensor(owed, dtype=torch.float64))
         return True
 
-    def _group_step(self, group: Group, buckets: list[Bucket], numbers: Numbers) -> GroupStep:
+    def _group_step(self, group: Group, buckets: list[Bucket], settings: dict[str, Any]) -> GroupStep:
         names = {id(p): name for name, p in self._stepper.ensemble.named_parameters()}
         scheme = compile_word(group["scheme"])  # a trace cannot enter the locks of its cached properties (Python 3.11)
         for bucket in buckets:  # made in the trace, they would be made again by every call
             bucket.layout(group["seed"].ndim if isinstance(group["seed"], Tensor) else 0, scheme.overdamped)
-        live = [name == "h" or bool(x) if isinstance(x, float) else False for name, x in numbers._asdict().items()]
-        live[1] = False  # what is owed is the program's to write
-        per_replica = numbers.h.shape if isinstance(numbers.h, Tensor) and numbers.h.ndim else (1,)
+        live = [name for name, x in settings.items() if isinstance(x, float) and (x or name == "lr")]
+        lr = settings["lr"]
+        per_replica = lr.shape if isinstance(lr, Tensor) and lr.ndim else (1,)
         double = {"dtype": torch.float64, "device": buckets[0].device}
         return GroupStep(
             {**group, "step": 0, "fuse": False},
             buckets,
             [[names[id(p)] for p in b.params] for b in buckets],
             scheme.program,
-            bool(scheme.tail),
-            numbers._replace(owed=0.0),
+            bool(scheme.tail) or settings["momentum"] is not None,
+            settings,
             live,
             torch.zeros(len(live), **double),  # type: ignore[call-overload]
             torch.zeros(per_replica, **double),  # type: ignore[call-overload]
@@ -135,16 +136,13 @@ def _is_traceable(group: Group, buckets: list[Bucket]) -> bool:
     return bool(buckets) and suitable and (isinstance(lr, Tensor) or lr != 0)
 
 
-def _numbers(group: Group) -> Numbers:
-    h = plain(group["lr"])
-    return Numbers.of(group, h, owed_at_start(group, h) if group["owed"] is None else group["owed"])
-
-
 def _identity(x: Any) -> Any:
     return id(x) if isinstance(x, Tensor) else x
 
 
-def _kinds(numbers: Numbers) -> tuple[Any, ...]:
+def _kinds(settings: dict[str, Any]) -> tuple[Any, ...]:
     """What the program depends on of the hyperparameters: which are zero, and which tensors there are."""
-    lr = id(numbers.h) if isinstance(numbers.h, Tensor) else None
-    return lr, *(id(x) if isinstance(x, Tensor) else x == 0.0 for x in numbers[2:])
+    lr = settings["lr"]
+    return id(lr) if isinstance(lr, Tensor) else None, *(
+        id(x) if isinstance(x, Tensor) else x and True for name, x in settings.items() if name != "lr"
+    )

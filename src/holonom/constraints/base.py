@@ -7,7 +7,7 @@ whose trailing dimensions are the block) and change it in place.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,6 +40,7 @@ class Traits(NamedTuple):
     stacked: tensors of one shape are worked on as one batch.
     geodesic: ``drift_`` is exact, so that drifts add up.
     can_fail: a step may have no projection; it works on copies.
+    joint: all tensors of a group are constrained together and move as one vector.
     """
 
     elementwise: bool = False
@@ -47,6 +48,7 @@ class Traits(NamedTuple):
     stacked: bool = False
     geodesic: bool = True
     can_fail: bool = False
+    joint: bool = False
 
 
 class Constraint:
@@ -92,6 +94,14 @@ class Constraint:
 
     def in_half_precision(self) -> Constraint:
         """The same space for positions that are rounded to half precision after every step."""
+        return self
+
+    def over_replicas(self, dims: int) -> Constraint:
+        """The same space for tensors whose first ``dims`` dimensions are replicas."""
+        return self
+
+    def joined(self, params: Sequence[Tensor], names: Sequence[str]) -> Constraint:
+        """The space of one vector that these tensors are joined to, where ``traits.joint``."""
         return self
 
     def momentum_name(self, q: Tensor) -> str:

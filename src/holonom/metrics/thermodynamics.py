@@ -93,7 +93,7 @@ class Thermometer:
 
     def _row(self, name: str, p: Tensor, space: Constraint) -> Reading:
         sums, n = self._sums[p], self.readings
-        freedom = space.degrees_of_freedom(p.detach())
+        freedom = 0 if space.traits.joint else space.degrees_of_freedom(p.detach())  # which tensor's, is undefined
         moment = sums["virial"] / n - (sums["q"] / n) * (sums["force"] / n)
         configurational = float(moment.mean()) if isinstance(moment, Tensor) and n > 1 else torch.nan
         kinetic = sums["kinetic"] / n / freedom if freedom else torch.nan
@@ -115,7 +115,7 @@ def equipartition(optimizer: Langevin) -> dict[str, float]:
 
 
 def _squared_momenta(p: Tensor, space: Constraint, state: dict[Tensor, State]) -> float:
-    if not any(name in state[p] for name in MOMENTA):
+    if space.traits.joint or not any(name in state[p] for name in MOMENTA):
         return torch.nan
     phase = Bucket(space, [p], [state[p]], ["a parameter"]).phases()[0]
     return sum(float(x.double().square().sum()) for x in space.tangent(phase))

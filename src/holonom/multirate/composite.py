@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._step.keys import check_keys
 from .._torch import add_scaled_, copy_
 from .clock import check_number, check_period
 from .optimizer import kick_
@@ -46,6 +47,7 @@ class Composite(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):
+            check_keys(param_group, self.defaults, self.param_groups)
             group = {**self.defaults, **param_group}
             check_period(group["every"], [])
             for name in ("lr", "momentum", "weight_decay"):

@@ -56,6 +56,14 @@ class MultirateLangevin(Langevin, Clock):
         self.defaults["drift"] = drift
         check_covered(model, self.param_groups)
 
+    @classmethod
+    def like_sgd(cls, params: Any, lr: Any, momentum: Any = 0.0, **options: Any) -> Langevin:
+        """Not on several time scales: :class:`holonom.Multirate` has SGD's lr and momentum there."""
+        raise TypeError(
+            "MultirateLangevin has time steps, not SGD's terms: use holonom.Multirate(params, lr, momentum), or give "
+            "MultirateLangevin scheme='OBA' with lr=h=√(lr/k) and friction=−ln(momentum)/(k·h) for groups with every=k"
+        )
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):
             group = {**self.defaults, **param_group}

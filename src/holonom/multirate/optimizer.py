@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._step.keys import check_keys
 from .._step.letters import plain
 from .._torch import add_scaled_, scale_
 from .clock import Clock, Group, check_covered, check_number, is_due
@@ -59,6 +60,7 @@ class Multirate(Clock):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):
+            check_keys(param_group, self.defaults, self.param_groups)
             for name in ("lr", "momentum", "weight_decay"):
                 check_number(name, param_group.get(name, self.defaults[name]))
         super().add_param_group(param_group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._random import mix
+from .._random import mix, seeds
+from .._step.keys import check_keys
 from .._torch import add_scaled_, copy_
 from .clock import Group, check_number
 from .due import DueOptimizer
@@ -45,7 +47,8 @@ class RandomSubsets(DueOptimizer):
             subset is zero at every step (the ablation of Fig. 5.7).
         momentum: μ; an entry that is off keeps its momentum.
         weight_decay: ω, as in ``torch.optim.SGD``.
-        seed: of the subsets; ``ensemble.seeds`` gives every replica those it would have alone.
+        seed: of the subsets; ``ensemble.seeds`` gives every replica those it would have alone. None draws a number from
+            torch's CPU generator, once, which a checkpoint replaces; a seed that was given stays.
     """
 
     def __init__(
@@ -58,17 +61,23 @@ class RandomSubsets(DueOptimizer):
         catch_up: bool = True,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        seed: int | Tensor = 0,
+        seed: int | Tensor | None = None,
     ) -> None:
+        if seed is None:
+            seeds.refuse_ranks("RandomSubsets")
         self._subsets: dict[int, tuple[tuple[int, ...], list[Tensor]]] = {}
         defaults = {
             "lr": lr, "probability": probability, "steps_off": steps_off, "catch_up": catch_up, "momentum": momentum,
             "weight_decay": weight_decay, "seed": as_numbers(seed),
         }  # fmt: skip
-        super().__init__(params, defaults)
+        super().__init__(params, seeds.with_seed(defaults))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if isinstance(param_group, dict):
+            param_group = seeds.noted(param_group)
+            if "seed" in param_group:
+                param_group["seed"] = as_numbers(param_group["seed"])
+            check_keys(param_group, self.defaults, self.param_groups)
             check_group({**self.defaults, **param_group})
         number = len(self.param_groups)
         super().add_param_group(param_group)
@@ -76,6 +85,13 @@ class RandomSubsets(DueOptimizer):
         group["clock"] = self.param_groups[0]["clock"] if number else 0
         for p in group["params"]:
             self.state[p] = {"momentum": torch.zeros_like(p.detach())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a checkpoint; a seed that was given here stays, with a warning if the checkpoint's differs."""
+        before = [dict(group) for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        if warning := seeds.keep_given(self.param_groups, before, self.defaults):
+            warnings.warn(warning, stacklevel=2)
 
     @torch.no_grad()
     def upcoming(self) -> Hashable:
@@ -163,8 +179,10 @@ def kinds(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
     return [(x.shape, x.dtype, x.device) for x in tensors]
 
 
-def as_numbers(seed: int | Tensor) -> int | tuple[int, ...]:
+def as_numbers(seed: Any) -> int | tuple[int, ...] | None:
     """As they are written into checkpoints."""
+    if seed is None or isinstance(seed, tuple):
+        return seed
     return tuple(seed.tolist()) if isinstance(seed, Tensor) and seed.ndim else int(seed)
 
 

@@ -32,8 +32,8 @@ def make_optimizer(
     step, decay = groups[0]["lr"], groups[0]["weight_decay"]
     with initial_projection():
         if method == "o-CoLA-ud":
-            return o_cola_ud(model, step**0.5, FRICTION, weight_decay=decay)
-        return o_cola_od(model, step, weight_decay=decay)
+            return o_cola_ud(model, step**0.5, FRICTION, scheme="ABO", weight_decay=decay, seed=0)
+        return o_cola_od(model, step, weight_decay=decay, seed=0)
 
 
 def drop_twice(optimizer: Optimizer, epochs: int, root: bool = False) -> Callable[[int], None]:

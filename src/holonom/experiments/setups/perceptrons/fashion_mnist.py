@@ -23,7 +23,7 @@ from ....models import shlp
 from ....optimizer import Langevin
 from ... import ranks
 from ...run import Array, Fit, Run
-from ..shared.optimizers import Momentum, initial_projection
+from ..shared.optimizers import Momentum, initial_projection, published_word
 
 BATCH, CHUNK = 128, 4000
 HEADINGS = {"train_accuracy": "train accuracy %", "test_accuracy": "test accuracy %", "test_loss": "test loss"}
@@ -110,9 +110,9 @@ def constrained(run: Run, arm: str, cells: Sequence[Constrained], images: Images
     if cells[0].space == "sphere":
         method = presets.s_cola_ud
         shaped = [r[:, None].expand(-1, rows).contiguous() for r, rows in zip(radii, (hidden, 10), strict=True)]
-    with initial_projection():
+    with initial_projection(), published_word():
         optimizer = method(
-            ensemble, h.clone(), shaped, friction=friction, temperature=temperature, fuse=_fuse(ensemble)
+            ensemble, h.clone(), shaped, friction=friction, temperature=temperature, scheme="ABO", fuse=_fuse(ensemble)
         )
     annealed = ensemble.spread([float(cell.annealed) for cell in cells])
 
