@@ -158,6 +158,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._landed: dict[Tensor, states.Landed] = {}  # parameters that had to be landed, until they move
         for group in self.param_groups:
             self._note(group["params"], kinds=True)
+            self._versions |= dict.fromkeys(group["params"], -1)  # a copy or a checkpoint may hold edited weights
 
     def _note(self, params: Iterable[Tensor], kinds: bool = False) -> None:
         """What was written to these parameters until now was written by the optimizer."""
@@ -243,7 +244,7 @@ class Langevin(Diagnosed, Checkpointed):
     def _integrate(self, work: list[Work], advance: Callable[..., Tensor | None]) -> None:
         """One step of these groups."""
         self._check(work)  # raise for what a step cannot use, before anything is written
-        self._take_up_edits(work)
+        self._look_at_edits(work)
         skip = skip_non_finite(work) if self.guard_gradients else None
         skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         self._count_skipped([flag for flag in skipped if flag is not None])
@@ -273,13 +274,13 @@ class Langevin(Diagnosed, Checkpointed):
                 stacklevel=6,
             )
 
-    def _take_up_edits(self, work: list[Work]) -> None:
-        """Continue from parameters that were changed in place. Before the first step the weights decide the state."""
-        for group, buckets, _ in work:
+    def _look_at_edits(self, work: list[Work]) -> None:
+        """Raise for in-place edits that no step could take up; edits through ``.data`` are not seen here."""
+        for _, buckets, _ in work:
             for bucket in buckets:
                 for p, name in zip(bucket.params, bucket.names, strict=True):
                     if version(p) != self._versions[p]:
-                        edits.take_up(self._spaces[p], p, name, self.state, force=not group["step"])
+                        edits.refuse_unlandable(self._spaces[p], p, name, self.state[p])
                         self._versions[p] = version(p)
                     if self._landed:
                         self._landed.pop(p, None)
@@ -297,10 +298,13 @@ class Langevin(Diagnosed, Checkpointed):
 
     @torch.no_grad()
     def _check_and_take_up(self) -> None:
-        """Check the groups and take up in-place edits now, as the next step would."""
+        """Check the groups and take up edits now, as the next step would."""
         work = [Work(*pair, None) for pair in zip(self.param_groups, self._buckets(), strict=True)]
         self._check(work)
-        self._take_up_edits(work)
+        self._look_at_edits(work)
+        for one in work:
+            edits.adopt_(one.buckets)
+        self._note(p for one in work for b in one.buckets for p in b.params)
 
     def upcoming(self) -> Hashable | None:
         """What kind of step comes next: a captured graph is replayed for steps of its kind only."""

@@ -34,7 +34,8 @@ class Bucket:
         self.params, self.states, self.names = params, states, names
         self.device = params[0].device
         self.dtype = state_dtype(params[0])
-        self.narrow = self.dtype != params[0].dtype
+        self.precision = params[0].dtype
+        self.narrow = self.dtype != self.precision
         self.space = space.in_half_precision() if self.narrow else space
         self.elements = sum(p.numel() for p in params)
         self.degrees_of_freedom = sum(space.degrees_of_freedom(p.detach()) for p in params)
@@ -109,6 +110,15 @@ class Bucket:
         """The present phases, positions in the state's precision."""
         self.refresh()
         return self._widened(self.views())
+
+    def agrees(self, phases: Sequence[Phase]) -> bool:
+        """Whether positions and state are known to agree, as far as the host can tell at little cost.
+
+        A device is not asked, and a space whose steps can fail finds out by itself.
+        """
+        if self.device.type != "cpu" or self.space.traits.can_fail:
+            return False
+        return all(self.space.holds(x, self.precision) for x in phases)
 
     def _widened(self, phases: list[Phase]) -> list[Phase]:
         return [x._replace(q=x.q.to(self.dtype)) for x in phases] if self.narrow else phases

@@ -14,7 +14,6 @@ from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
 from .buckets import Bucket, State, state_dtype
 from .edits import agrees
-from .run import Work
 from .state import FORMAT, Landed
 
 ADDED = {"stream", "clock"}  # state that 0.1.0 did not write, or not always
@@ -31,20 +30,13 @@ class Checkpointed(Optimizer):
     _landed: dict[Tensor, Landed]
     _buckets: Callable[[], list[list[Bucket]]]
     _reset_caches: Callable[[], None]
-    _take_up_edits: Callable[[list[Work]], None]
     _warn_skipped: Callable[[], None]
 
-    @torch.no_grad()
-    def _settle_edits(self) -> None:
-        """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
-        buckets = self._buckets()
-        landed, self._landed = self._landed, {}
-        self._take_up_edits([Work(*pair, None) for pair in zip(self.param_groups, buckets, strict=True)])
-        self._landed = landed
-
     def state_dict(self) -> dict[str, Any]:
+        """A checkpoint. Nothing is moved: weights that were edited since the last step are taken up by the next one,
+        here as in the run that is resumed."""
         self._warn_skipped()
-        self._settle_edits()
+        self._buckets()  # complete groups that a library put into param_groups
         held = {id(p) for group in self.param_groups for p in group["params"]}
         # torch has no number for a parameter whose group was removed from the list.
         removed = {p: self.state.pop(p) for p in list(self.state) if isinstance(p, Tensor) and id(p) not in held}
@@ -65,7 +57,8 @@ class Checkpointed(Optimizer):
 
         def after_load(_: Optimizer) -> None:
             restore(self.param_groups, before, self.state, loaded)
-            undo_landings(self._spaces, self.state, landed)
+            started = {p for group in self.param_groups if group["step"] for p in group["params"]}
+            undo_landings(self._spaces, self.state, landed, started)
             self._reset_caches()
 
         # As hooks: after those of the user that rewrite a checkpoint, before those that look at the result.
@@ -78,7 +71,7 @@ class Checkpointed(Optimizer):
             last.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle_edits()
+        self._buckets()
         names = ("_spaces", "_default_space", "_landings", "guard_gradients")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
@@ -168,10 +161,18 @@ def _as_kept(value: Any, p: Tensor) -> Any:
     return value.to(p.device, state_dtype(p) if value.is_floating_point() else value.dtype, copy=True)
 
 
-def undo_landings(spaces: dict[Tensor, Constraint], state: dict[Tensor, State], landed: dict[Tensor, Landed]) -> None:
-    """Undo the landing of weights that agree with the restored state as they came: they are the checkpoint's."""
+def undo_landings(
+    spaces: dict[Tensor, Constraint],
+    state: dict[Tensor, State],
+    landed: dict[Tensor, Landed],
+    started: set[Tensor],
+) -> None:
+    """Undo the landing of weights that the checkpoint has as they came: the next step takes them up, if need be.
+
+    A checkpoint made before the first step has them only if they agree with its state.
+    """
     for p, record in landed.items():
         if record.unchanged(p):
             p.detach().copy_(record.before)
-            if not agrees(spaces[p], p, state[p]):
+            if p not in started and not agrees(spaces[p], p, state[p]):
                 p.detach().copy_(record.after)

@@ -84,8 +84,8 @@ class Diagnosed(Optimizer):
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
         for buckets in self._buckets():
             for bucket in buckets:
-                for p, name in zip(bucket.params, bucket.names, strict=True):
-                    edits.take_up(self._spaces[p], p, name, self.state, force=True)
+                bucket.refresh()
+                edits.project_(bucket)
                 self._note(bucket.params)
 
     @torch.no_grad()

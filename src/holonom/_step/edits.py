@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from ..constraints import Free
 from ..constraints.base import Constraint, widened
 from ..errors import ConstraintError
 from .buckets import Bucket, State
+from .integrate import Eager
 
 Kind = tuple[torch.dtype, torch.device, torch.Size]
 
@@ -58,17 +61,44 @@ def lift_(space: Constraint, p: Tensor, state: State) -> None:
 
 
 @full_precision()
-def take_up(space: Constraint, p: Tensor, name: str, state: dict[Tensor, State], force: bool) -> None:
-    """Continue from a parameter that was changed in place, unless its state agrees with it (and not ``force``)."""
-    if isinstance(space, Free) or not p.numel():
+def refuse_unlandable(space: Constraint, p: Tensor, name: str, state: State) -> None:
+    """Raise for weights, changed in place, that cannot be moved to the manifold; the step takes up all others.
+
+    On a device a step cannot move every matrix or level set there, so those are landed now, where the host may wait.
+    """
+    if isinstance(space, Free) or not p.numel() or agrees(space, p, state):
         return
-    bucket = Bucket(space, [p], [state[p]], [name])
-    if not force and space.holds(bucket.phases()[0], p.dtype):
-        return
+    refuse_non_finite(space, p, name)
+    landed_now = space.traits.can_fail and p.device.type != "cpu"
+    space.land_(p.detach() if landed_now else p.detach().clone(), name)
+
+
+def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:
     if not bool(p.detach().isfinite().all()):
         raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; restore them first")
-    space.land_(p.detach(), name)
-    lift_(space, p, state[p])
+
+
+@full_precision()
+def adopt_(buckets: Sequence[Bucket]) -> None:
+    """Take up positions that were written from outside now, as the next step would."""
+    if buckets:
+        stage = Eager()
+        stage.begin(buckets, None, 1.0, 0.0, None)
+        stage.run((), lambda bucket, draw: [], None)
+        stage.end(None)
+
+
+@full_precision()
+def project_(bucket: Bucket) -> None:
+    """Move parameters to the nearest points of their manifold; state and momenta follow."""
+    if isinstance(bucket.space, Free):
+        return
+    for p, state, name in zip(bucket.params, bucket.states, bucket.names, strict=True):
+        refuse_non_finite(bucket.space, p, name)
+        bucket.space.land_(p.detach(), name)
+        if bucket.space.traits.can_fail:  # to rounding, where a step takes up what is farther off
+            lift_(bucket.space, p, state)
+    adopt_([bucket])
     make_tangent_(bucket)
 
 
