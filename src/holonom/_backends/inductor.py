@@ -113,7 +113,7 @@ def run_compiled(
         if not fixed:
             key = (*kind, "dynamic", *(len(x[0]) if x else None for x in layout))
         if key not in _kernels:
-            _kernels[key] = make_kernel(space, [op[0::2] for op in ops], polish, precision, dynamic=not fixed)
+            _kernels[key] = make_kernel(space, [op[0::2] for op in ops], polish, not fixed, precision)
     kernel = _kernels[key]
     if kernel is None:
         return False
@@ -139,8 +139,8 @@ def make_kernel(
     space: Constraint,
     letters: Sequence[tuple[str, int | None]],
     polish: bool | None,
-    precision: torch.dtype | None,
     dynamic: bool,
+    precision: torch.dtype | None = None,
 ) -> Kernel:
     """A compiled function of phases, forces, coefficients and normals; letters and space are part of the program."""
 

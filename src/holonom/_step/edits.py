@@ -64,13 +64,17 @@ def lift_(space: Constraint, p: Tensor, state: State) -> None:
 def refuse_unlandable(space: Constraint, p: Tensor, name: str, state: State) -> None:
     """Raise for weights, changed in place, that cannot be moved to the manifold; the step takes up all others.
 
-    On a device a step cannot move every matrix or level set there, so those are landed now, where the host may wait.
+    What a step could take up in part only (matrices and level sets on a device) is taken up now: the host may wait.
     """
     if isinstance(space, Free) or not p.numel() or agrees(space, p, state):
         return
     refuse_non_finite(space, p, name)
-    landed_now = space.traits.can_fail and p.device.type != "cpu"
-    space.land_(p.detach() if landed_now else p.detach().clone(), name)
+    if type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and p.device.type != "cpu"):
+        space.land_(p.detach(), name)
+        lift_(space, p, state)
+        make_tangent_(Bucket(space, [p], [state], [name]))
+    else:
+        space.land_(p.detach().clone(), name)
 
 
 def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:

@@ -115,7 +115,8 @@ class Eager:
     ) -> None:
         """Load the phases and the forces of a step; without ``gradients`` there are no forces.
 
-        ``adopt``: the first stage takes up positions that were written from outside since the last step. Letters work on copies where the step may be skipped or fail: parameters and state are written by :meth:`end`.
+        ``adopt``: the first stage takes up positions that were written from outside since the last step. Letters
+        work on copies where the step may be skipped or fail: parameters and state are written by :meth:`end`.
         """
         self.buckets, self.adopts = buckets, adopt
         self.views = [b.views() for b in buckets]

@@ -214,7 +214,8 @@ class LevelSet(Constraint):
         value, j = linearised(self._value(x.q), start)
         back = (j.mT @ solve(j @ j.mT, value[:, :, None]))[:, :, 0].norm(dim=1, keepdim=True)
         allowed = 16 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
-        return ~(back <= allowed * (1 + start.norm(dim=1, keepdim=True)))
+        off: Tensor = ~(back <= allowed * (1 + start.norm(dim=1, keepdim=True)))
+        return off
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         j = self._jacobian(x.q)(self._flat(x.q, x.slack))
