@@ -58,8 +58,8 @@ class Langevin(Diagnosed, Checkpointed):
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
             thermostat; a model trained alone with one of those seeds draws the same.
 
-    In-place edits of a parameter between steps (loading weights, clamping) are taken up by the next
-    step: the parameter is landed on its manifold again and its momentum projected (that of a square orthogonal
+    Edits of a parameter between steps (loading weights, clamping), in place or through ``.data``, are taken up by the
+    next step: what is off its manifold is landed there again, and its momentum projected (that of a square orthogonal
     weight, which is kept in the weight's own frame, turns with it).
     """
 
@@ -158,7 +158,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._landed: dict[Tensor, states.Landed] = {}  # parameters that had to be landed, until they move
         for group in self.param_groups:
             self._note(group["params"], kinds=True)
-            self._versions |= dict.fromkeys(group["params"], -1)  # a copy or a checkpoint may hold edited weights
+            self._versions |= dict.fromkeys(group["params"], edits.UNKNOWN)
 
     def _note(self, params: Iterable[Tensor], kinds: bool = False) -> None:
         """What was written to these parameters until now was written by the optimizer."""
@@ -276,14 +276,10 @@ class Langevin(Diagnosed, Checkpointed):
 
     def _look_at_edits(self, work: list[Work]) -> None:
         """Raise for in-place edits that no step could take up; edits through ``.data`` are not seen here."""
-        for _, buckets, _ in work:
-            for bucket in buckets:
-                for p, name in zip(bucket.params, bucket.names, strict=True):
-                    if version(p) != self._versions[p]:
-                        edits.refuse_unlandable(self._spaces[p], p, name, self.state[p])
-                        self._versions[p] = version(p)
-                    if self._landed:
-                        self._landed.pop(p, None)
+        for bucket in (bucket for one in work for bucket in one.buckets):
+            edits.refuse_unlandable(bucket, self._versions)
+            for p in bucket.params if self._landed else ():
+                self._landed.pop(p, None)
 
     def _count_skipped(self, skipped: list[Tensor]) -> None:
         if not skipped:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .._torch import full_precision
+from .._torch import full_precision, version
 from ..constraints import Free
 from ..constraints.base import Constraint, widened
 from ..errors import ConstraintError
@@ -15,6 +15,7 @@ from .buckets import Bucket, State
 from .integrate import Eager
 
 Kind = tuple[torch.dtype, torch.device, torch.Size]
+UNKNOWN = -1  # how often a parameter was written when its state belonged to it
 
 
 def kind_of(p: Tensor) -> Kind:
@@ -61,20 +62,25 @@ def lift_(space: Constraint, p: Tensor, state: State) -> None:
 
 
 @full_precision()
-def refuse_unlandable(space: Constraint, p: Tensor, name: str, state: State) -> None:
+def refuse_unlandable(bucket: Bucket, versions: dict[Tensor, int]) -> None:
     """Raise for weights, changed in place, that cannot be moved to the manifold; the step takes up all others.
 
     What a step could take up in part only (matrices and level sets on a device) is taken up now: the host may wait.
     """
-    if isinstance(space, Free) or not p.numel() or agrees(space, p, state):
-        return
-    refuse_non_finite(space, p, name)
-    if type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and p.device.type != "cpu"):
-        space.land_(p.detach(), name)
-        lift_(space, p, state)
-        make_tangent_(Bucket(space, [p], [state], [name]))
-    else:
-        space.land_(p.detach().clone(), name)
+    space = bucket.space
+    now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and bucket.device.type != "cpu")
+    for p, state, name in zip(bucket.params, bucket.states, bucket.names, strict=True):
+        if version(p) == versions[p]:
+            continue
+        # Of a loaded checkpoint, what rounding left since the last polish must not be taken for an edit.
+        fits = agrees if versions[p] != UNKNOWN else is_near
+        if not isinstance(space, Free) and not fits(space, p, state):
+            refuse_non_finite(space, p, name)
+            space.land_(p.detach() if now else p.detach().clone(), name)
+            if now:
+                lift_(space, p, state)
+                make_tangent_(Bucket(space, [p], [state], [name]))
+        versions[p] = version(p)
 
 
 def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:
@@ -123,6 +129,11 @@ def drop_normal_parts_(bucket: Bucket) -> None:
             for momentum, tangent in zip(phase.momenta(), bucket.space.tangent(phase), strict=True):
                 if momentum is not tangent:
                     momentum.copy_(tangent)
+
+
+def is_near(space: Constraint, p: Tensor, state: State) -> bool:
+    """Whether a parameter has not left its manifold."""
+    return bool(space.residual(Bucket(space, [p], [state], [""]).phases()[0]) <= space.lost)
 
 
 def agrees(space: Constraint, p: Tensor, state: State) -> bool:

@@ -12,7 +12,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from .._step.integrate import Phase, Scalar, add_scaled_, over
 from ..errors import ConstraintError, ProjectionError
 from .base import Constraint, Landing, Traits, inset, rounding, widened
-from .jacobian import are_dependent, linearised, solve, tangent
+from .jacobian import are_dependent, distance, linearised, solve, tangent
 
 _MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: what lands lands at g = −margin
 MAX_ITERATIONS = 200
@@ -195,7 +195,8 @@ class LevelSet(Constraint):
 
         A device, which is not asked, only sets the slack from g; what is left is for the step's own projection.
         """
-        off = self._off(x, precision)
+        allowed = 16 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
+        off = ~(distance(self._value(x.q), self._flat(x.q, x.slack)) <= allowed)
         if x.q.device.type == "cpu":
             if not bool(off.any()):
                 return
@@ -207,15 +208,6 @@ class LevelSet(Constraint):
             start = self._flat(x.p, x.slack_p)
             projected = tangent(self._jacobian(x.q)(self._flat(x.q, x.slack)), start)
             self._unflatten_(torch.where(off, projected, start), x.p, x.slack_p)
-
-    def _off(self, x: Phase, precision: torch.dtype) -> Tensor:
-        """Which blocks are off the manifold, by the length of a Gauss–Newton step back to it."""
-        start = self._flat(x.q, x.slack)
-        value, j = linearised(self._value(x.q), start)
-        back = (j.mT @ solve(j @ j.mT, value[:, :, None]))[:, :, 0].norm(dim=1, keepdim=True)
-        allowed = 16 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
-        off: Tensor = ~(back <= allowed * (1 + start.norm(dim=1, keepdim=True)))
-        return off
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         j = self._jacobian(x.q)(self._flat(x.q, x.slack))
