@@ -113,7 +113,7 @@ def run_compiled(
         if not fixed:
             key = (*kind, "dynamic", *(len(x[0]) if x else None for x in layout))
         if key not in _kernels:
-            _kernels[key] = make_kernel(space, [op[0::2] for op in ops], polish, not fixed, precision)
+            _kernels[key] = make_kernel(space, [op[0::2] for op in ops], polish, dynamic=not fixed, precision=precision)
     kernel = _kernels[key]
     if kernel is None:
         return False
