@@ -107,7 +107,7 @@ class Circle(Constraint):
         if precision != x.q.dtype:
             narrow = torch.finfo(precision)
             allowed = position.abs().add_(narrow.tiny).mul_(narrow.eps).add_(allowed)
-        agree: Tensor = (x.q - position).abs_() <= allowed
+        agree: Tensor = position.sub_(x.q).abs_() <= allowed
         return agree
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:

@@ -124,7 +124,7 @@ class Orthogonal(Constraint):
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
 
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
-        """Move Q to the nearest orthogonal matrix where its columns, or one combination of them, have the wrong length.
+        """Move Q to the nearest orthogonal matrix where its columns, or their sum, have the wrong length.
 
         A device, which is not asked, only has its matrices scaled to the right Frobenius norm there; what is left is
         removed by :meth:`finish_` in later steps.
@@ -132,11 +132,11 @@ class Orthogonal(Constraint):
         q, allowed = x.q, 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
         # What the papers' iterations, or a tolerance, leave is no edit.
         allowed = self.lost if self.iterations is not None else max(allowed, 4 * (self.tolerance or 0.0))
-        squares, some = q.square().sum(-2), torch.arange(q.shape[-1], device=q.device).square().cos().to(q)
-        length = (torch.matmul(q, some).square().sum(-1) - some.square().sum()).abs() / q.shape[-1]
-        differs = torch.maximum((squares - 1).abs().amax(-1), length)[..., None, None] > allowed
+        squares, side = q.square().sum(-2), q.shape[-1]
+        whole = q.sum(-1).square().sum(-1, keepdim=True) / side  # of orthogonal columns: their squares, added up
+        differs = (torch.cat([squares, whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
         if q.device.type != "cpu":
-            q.mul_(torch.where(differs, (q.shape[-1] / squares.sum(-1)).sqrt()[..., None, None], 1.0))
+            q.mul_(torch.where(differs, (side / squares.sum(-1)).sqrt()[..., None, None], 1.0))
         elif bool(differs.any()):
             q.copy_(torch.where(differs, _nearest(q, "edited weights")[0], q))
             if x.p is not None and not self._turns(q):
