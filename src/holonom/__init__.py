@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from . import constraints, data, init, landscape, metrics, models, multirate, penalties, presets
+from ._step.landing import init_, project_
 from .ensemble import Ensemble
 from .errors import (
     CheckpointError,
@@ -57,6 +58,7 @@ __all__ = [
     "experiments",
     "gan",
     "init",
+    "init_",
     "labelling",
     "landscape",
     "metrics",
@@ -67,6 +69,7 @@ __all__ = [
     "posterior_temperature",
     "presets",
     "prior_weight_decay",
+    "project_",
     "report",
     "training",
 ]

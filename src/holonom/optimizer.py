@@ -63,8 +63,8 @@ class Langevin(Diagnosed, Checkpointed):
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
             thermostat; a model trained alone with one of those seeds draws the same.
 
-    In-place edits of a parameter between steps (loading weights, clamping) are taken up by the next
-    step: the parameter is landed on its manifold again and its momentum projected (that of a square orthogonal
+    Edits of a parameter between steps (loading weights, clamping), in place or through ``.data``, are taken up by the
+    next step: what is off its manifold is landed there again, and its momentum projected (that of a square orthogonal
     weight, which is kept in the weight's own frame, turns with it).
     """
 
@@ -175,6 +175,7 @@ class Langevin(Diagnosed, Checkpointed):
         self._landed: dict[Tensor, states.Landed] = {}  # parameters that had to be landed, until they move
         for group in self.param_groups:
             self._note(group["params"], kinds=True)
+            self._versions |= dict.fromkeys(group["params"], edits.UNKNOWN)
 
     def _note(self, params: Iterable[Tensor], kinds: bool = False) -> None:
         """What was written to these parameters until now was written by the optimizer."""
@@ -260,7 +261,7 @@ class Langevin(Diagnosed, Checkpointed):
     def _integrate(self, work: list[Work], advance: Callable[..., Tensor | None]) -> None:
         """One step of these groups."""
         self._check(work)  # raise for what a step cannot use, before anything is written
-        self._take_up_edits(work)
+        self._look_at_edits(work)
         skip = skip_non_finite(work) if self.guard_gradients else None
         skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         self._count_skipped([flag for flag in skipped if flag is not None])
@@ -291,17 +292,12 @@ class Langevin(Diagnosed, Checkpointed):
                 stacklevel=6,
             )
 
-    def _take_up_edits(self, work: list[Work]) -> None:
-        """Continue from parameters that were changed in place. Before the first step the weights decide the state."""
-        for group, buckets, _ in work:
-            for bucket in buckets:
-                for params, names in bucket.units():
-                    if any(version(p) != self._versions[p] for p in params):
-                        edits.take_up(self._spaces[params[0]], params, names, self.state, force=not group["step"])
-                        self._note(params)
-                    if self._landed:
-                        for p in params:
-                            self._landed.pop(p, None)
+    def _look_at_edits(self, work: list[Work]) -> None:
+        """Raise for in-place edits that no step could take up; edits through ``.data`` are not seen here."""
+        for bucket in (bucket for one in work for bucket in one.buckets):
+            edits.refuse_unlandable(bucket, self._versions)
+            for p in bucket.params if self._landed else ():
+                self._landed.pop(p, None)
 
     def _count_skipped(self, skipped: list[Tensor]) -> None:
         if not skipped:
@@ -316,10 +312,13 @@ class Langevin(Diagnosed, Checkpointed):
 
     @torch.no_grad()
     def _check_and_take_up(self) -> None:
-        """Check the groups and take up in-place edits now, as the next step would."""
+        """Check the groups and take up edits now, as the next step would."""
         work = [Work(*pair, None) for pair in zip(self.param_groups, self._buckets(), strict=True)]
         self._check(work)
-        self._take_up_edits(work)
+        self._look_at_edits(work)
+        for one in work:
+            edits.adopt_(one.buckets)
+        self._note(p for one in work for b in one.buckets for p in b.params)
 
     def upcoming(self) -> Hashable | None:
         """What kind of step comes next: a captured graph is replayed for steps of its kind only."""

@@ -32,6 +32,11 @@ def fill(found):
             p.fill_(0.01)
 
 
+def scale_data(found):
+    for p in found.ensemble.parameters():
+        p.data.mul_(0.3)
+
+
 def set_to(**settings):
     def change(found):
         for group in found.optimizer.param_groups:
@@ -42,6 +47,7 @@ def set_to(**settings):
 
 CHANGES = {
     "weights": fill,
+    "weights, through .data": scale_data,
     "lr": set_to(lr=0.2),
     "maximize": set_to(maximize=True),
     "temperature": set_to(temperature=0.0),

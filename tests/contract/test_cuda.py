@@ -254,3 +254,40 @@ def test_orthogonal_weights_go_the_same_way_on_the_device(shape, word):
         opt.check()
         results.append([p.detach().cpu() for p in params])
     torch.testing.assert_close(*results, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("word", ["BAOAB", "L"])
+@pytest.mark.parametrize("space", ["circle", "circle-radii", "sphere", "sphere-fixed"])
+def test_edits_through_data_are_taken_up_without_reading_back(space, word):
+    ends = []
+    for device in ("cpu", "cuda"):
+        net, opt = (
+            on_device(Case(word, space), temperature=0.0)
+            if device == "cuda"
+            else build(Case(word, space), temperature=0.0)
+        )
+        train(net, opt, 2)
+        net.up.data.mul_(3.0)
+        net.down.data.clamp_(-0.3, 0.3)
+        backward(net, opt)
+        with no_reading_back():
+            opt.step()
+        assert opt.residuals()[0] < 1e-5
+        ends.append({name: x.cpu() for name, x in snapshot(net, opt).items()})
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-4, atol=1e-5)
+
+
+def test_orthogonal_weights_are_taken_up_on_the_device():
+    """Scaled through .data at once; anything in place at once; what .data leaves besides, by the steps that polish."""
+    net, opt = on_device(Case("BAOAB", "orthogonal"), lr=1e-3)
+    train(net, opt, 2)
+    net.up.data.mul_(3.0)
+    train(net, opt, 1)
+    assert opt.residuals()[0] < 1e-4
+    with torch.no_grad():
+        net.up.normal_()
+    train(net, opt, 1)
+    assert opt.residuals()[0] < 1e-4
+    net.up.data.clamp_(-0.4, 0.4)
+    train(net, opt, 80)
+    assert opt.residuals()[0] < 1e-4

@@ -48,11 +48,12 @@ class Inductor(Eager):
         polish: bool | None,
     ) -> None:
         packs, rest = plan(phases, forces)
+        precision = bucket.precision if self.adopts else None
         polish = None if polish is None else True  # at every step: not polishing would be a second program to compile
         for pack in packs:
             part, pack_forces = [phases[i] for i in pack], [forces[i] for i in pack]
             noise = {draw: [normals[i] for i in pack] for draw, normals in drawn.items()}
-            if not run_compiled(bucket.space, ops, part, pack_forces, noise, polish, few=len(packs) <= 2):
+            if not run_compiled(bucket.space, ops, part, pack_forces, noise, polish, precision, len(packs) <= 2):
                 super().stage(bucket, ops, part, pack_forces, noise, polish)
         if rest:
             noise = {draw: [normals[i] for i in rest] for draw, normals in drawn.items()}
@@ -89,6 +90,7 @@ def run_compiled(
     forces: Sequence[Tensor | None],
     drawn: Mapping[int, Sequence[Normals]],
     polish: bool | None,
+    precision: torch.dtype | None,
     few: bool,
 ) -> bool:
     """Run a stage by its kernel; False if there is none because the compiler failed at it, before anything ran.
@@ -99,7 +101,7 @@ def run_compiled(
     numbers = [[_as_tensor(x, like) for x in op.numbers] for op in ops]
     work = [x._replace(radius=None if x.radius is None else _as_tensor(x.radius, like)) for x in phases]
     letters = tuple((op.letter, op.draw is not None) for op in ops)
-    kind: Key = (space.kernel_key(), letters, polish, like.device, len(phases))
+    kind: Key = (space.kernel_key(), letters, polish, precision, like.device, len(phases))
     noises = [drawn[op.draw] if op.draw is not None else None for op in ops]
     tensors = [x for phase in work for x in phase] + [*forces] + [x for values in numbers for x in values]
     tensors += [x for normals in noises if normals is not None for pair in normals for x in pair]
@@ -111,7 +113,7 @@ def run_compiled(
         if not fixed:
             key = (*kind, "dynamic", *(len(x[0]) if x else None for x in layout))
         if key not in _kernels:
-            _kernels[key] = make_kernel(space, [op[0::2] for op in ops], polish, dynamic=not fixed)
+            _kernels[key] = make_kernel(space, [op[0::2] for op in ops], polish, dynamic=not fixed, precision=precision)
     kernel = _kernels[key]
     if kernel is None:
         return False
@@ -134,7 +136,11 @@ def _layout(x: Any) -> tuple[Any, ...] | None:
 
 
 def make_kernel(
-    space: Constraint, letters: Sequence[tuple[str, int | None]], polish: bool | None, dynamic: bool
+    space: Constraint,
+    letters: Sequence[tuple[str, int | None]],
+    polish: bool | None,
+    dynamic: bool,
+    precision: torch.dtype | None = None,
 ) -> Kernel:
     """A compiled function of phases, forces, coefficients and normals; letters and space are part of the program."""
 
@@ -149,7 +155,8 @@ def make_kernel(
             for place, ((letter, draw), n) in enumerate(zip(letters, numbers))
         ]
         for i, phase in enumerate(phases):
-            integrate(ops, space, phase, forces[i], lambda place, i=i: noises[place][i], polish)  # type: ignore[index,misc]
+            normals = lambda place, i=i: noises[place][i]  # type: ignore[index,misc] # noqa: E731
+            integrate(ops, space, phase, forces[i], normals, polish, precision)
 
     guards = {} if dynamic else guards_where(lambda source: False)  # the key has all that they would check
     return torch.compile(

@@ -35,7 +35,8 @@ class Bucket:
         self.params, self.states, self.names = params, states, names
         self.device = params[0].device
         self.dtype = state_dtype(params[0])
-        self.narrow = self.dtype != params[0].dtype
+        self.precision = params[0].dtype
+        self.narrow = self.dtype != self.precision
         self.space = space.in_half_precision() if self.narrow else space
         self.elements = sum(p.numel() for p in params)
         self.degrees_of_freedom = self._count_freedom(space)
@@ -55,9 +56,10 @@ class Bucket:
     def _count_freedom(self, space: Constraint) -> int:
         return sum(space.degrees_of_freedom(p.detach()) for p in self.params)
 
-    def units(self) -> list[tuple[list[Tensor], list[str]]]:
-        """Parameters that are landed together, and their names."""
-        return [([p], [name]) for p, name in zip(self.params, self.names, strict=True)]
+    def units(self) -> list[Bucket]:
+        """Buckets of the parameters that are landed together: each by itself."""
+        each = zip(self.params, self.states, self.names, strict=True)
+        return [Bucket(self.space, [p], [state], [name]) for p, state, name in each]
 
     @property
     def _joins(self) -> bool:
@@ -133,6 +135,15 @@ class Bucket:
 
     def keep_momenta(self, phases: Sequence[Phase]) -> None:
         """Write back the momenta of :meth:`phases` where those are copies."""
+
+    def agrees(self, phases: Sequence[Phase]) -> bool:
+        """Whether positions and state are known to agree, as far as the host can tell at little cost.
+
+        A device is not asked, and a space whose steps can fail finds out by itself.
+        """
+        if self.device.type != "cpu" or self.space.traits.can_fail:
+            return False
+        return all(self.space.holds(x, self.precision) for x in phases)
 
     def _widened(self, phases: list[Phase]) -> list[Phase]:
         return [x._replace(q=x.q.to(self.dtype)) for x in phases] if self.narrow else phases

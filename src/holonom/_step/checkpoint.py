@@ -18,10 +18,9 @@ from . import sgd
 from .buckets import Bucket, State, state_dtype
 from .edits import agrees
 from .hyper import as_plain, check_replicas, check_seed
-from .joint import units
+from .joint import bucket_of, units
 from .order import in_order_of
 from .rates import Rates
-from .run import Work
 from .state import FORMAT, Landed
 
 ADDED = {"stream", "clock"}  # state that 0.1.0 did not write, or not always
@@ -38,20 +37,13 @@ class Checkpointed(Optimizer):
     _landed: dict[Tensor, Landed]
     _buckets: Callable[[], list[list[Bucket]]]
     _reset_caches: Callable[[], None]
-    _take_up_edits: Callable[[list[Work]], None]
     _warn_skipped: Callable[[], None]
 
-    @torch.no_grad()
-    def _settle_edits(self) -> None:
-        """Take up edits now rather than at the next step: a checkpoint's state belongs to its weights."""
-        buckets = self._buckets()
-        landed, self._landed = self._landed, {}
-        self._take_up_edits([Work(*pair, None) for pair in zip(self.param_groups, buckets, strict=True)])
-        self._landed = landed
-
     def state_dict(self) -> dict[str, Any]:
+        """A checkpoint. Nothing is moved: weights that were edited since the last step are taken up by the next one,
+        here as in the run that is resumed."""
         self._warn_skipped()
-        self._settle_edits()
+        self._buckets()  # complete groups that a library put into param_groups
         held = {id(p) for group in self.param_groups for p in group["params"]}
         # torch has no number for a parameter whose group was removed from the list.
         removed = {p: self.state.pop(p) for p in list(self.state) if isinstance(p, Tensor) and id(p) not in held}
@@ -118,7 +110,7 @@ class Checkpointed(Optimizer):
         self.defaults |= {"seed": seed, "seed_given": True}
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle_edits()
+        self._buckets()
         names = ("_spaces", "_default_space", "_landings", "guard_gradients", "_said")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
@@ -220,14 +212,19 @@ def undo_landings(
     state: dict[Tensor, State],
     landed: dict[Tensor, Landed],
 ) -> None:
-    """Undo the landing of weights that agree with the restored state as they came: they are the checkpoint's."""
-    for params in [group["params"] for group in groups if any(p in landed for p in group["params"])]:
-        space = spaces[params[0]]
-        for unit, _ in units(space, params, [""] * len(params)):
+    """Undo the landing of weights that the checkpoint has as they came: the next step takes them up, if need be.
+
+    A checkpoint made before the first step has them only if they agree with its state.
+    """
+    for group in groups:
+        if not any(p in landed for p in group["params"]):
+            continue
+        space = spaces[group["params"][0]]
+        for unit, names in units(space, group["params"], [""] * len(group["params"])):
             records = {p: landed[p] for p in unit if p in landed}
             if records and all(record.unchanged(p) for p, record in records.items()):
                 for p, record in records.items():
                     p.detach().copy_(record.before)
-                if not agrees(space, unit, state):
+                if not group["step"] and not agrees(bucket_of(space, unit, [state[p] for p in unit], names)):
                     for p, record in records.items():
                         p.detach().copy_(record.after)

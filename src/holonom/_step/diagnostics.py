@@ -88,8 +88,8 @@ class Diagnosed(Optimizer):
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
         for buckets in self._buckets():
             for bucket in buckets:
-                for params, names in bucket.units():
-                    edits.take_up(self._spaces[params[0]], params, names, self.state, force=True)
+                bucket.refresh()
+                edits.project_(bucket)
                 self._note(bucket.params)
 
     @torch.no_grad()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from .._torch import full_precision
+from .._torch import full_precision, version
 from ..constraints import Free
 from ..constraints.base import Constraint, widened
 from ..errors import ConstraintError
 from .buckets import Bucket, State
-from .joint import bucket_of, gather, scatter_
+from .integrate import Eager
+from .joint import gather, scatter_
 
 Kind = tuple[torch.dtype, torch.device, torch.Size]
+UNKNOWN = -1  # how often a parameter was written when its state belonged to it
 
 
 def kind_of(p: Tensor) -> Kind:
@@ -60,22 +64,61 @@ def lift_(space: Constraint, q: Tensor, state: State) -> None:
 
 
 @full_precision()
-def take_up(space: Constraint, params: list[Tensor], names: list[str], state: dict[Tensor, State], force: bool) -> None:
-    """Continue from parameters that were changed in place, unless their state agrees (and not ``force``).
+def refuse_unlandable(bucket: Bucket, versions: dict[Tensor, int]) -> None:
+    """Raise for weights, changed in place, that cannot be moved to the manifold; the step takes up all others.
 
-    Several parameters are those of one joint constraint.
+    What a step could take up in part only (matrices and level sets on a device) is taken up now: the host may wait.
     """
-    if isinstance(space, Free) or not any(p.numel() for p in params):
+    if all(version(p) == versions[p] for p in bucket.params):
         return
-    bucket = bucket_of(space, params, [state[p] for p in params], names)
-    if not force and bucket.space.holds(bucket.phases()[0], params[0].dtype):
+    space = bucket.space
+    now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and bucket.device.type != "cpu")
+    for unit in bucket.units() if not isinstance(space, Free) else ():
+        if all(version(p) == versions[p] for p in unit.params):
+            continue
+        # Of a loaded checkpoint, what rounding left since the last polish must not be taken for an edit.
+        fits = is_near if any(versions[p] == UNKNOWN for p in unit.params) else agrees
+        if not fits(unit):
+            here, q = gather(space, unit.params, unit.names)
+            name = ", ".join(unit.names)
+            refuse_non_finite(here, q, name)
+            q = q if now else q.clone()
+            here.land_(q, name)
+            if now:
+                scatter_(here, unit.params, q)
+                lift_(here, q, unit.states[0])
+                make_tangent_(unit)
+    versions.update({p: version(p) for p in bucket.params})
+
+
+def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:
+    if not bool(p.detach().isfinite().all()):
+        raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; restore them first")
+
+
+@full_precision()
+def adopt_(buckets: Sequence[Bucket]) -> None:
+    """Take up positions that were written from outside now, as the next step would."""
+    if buckets:
+        stage = Eager()
+        stage.begin(buckets, None, 1.0, 0.0, None)
+        stage.run((), lambda bucket, draw: [], None)
+        stage.end(None)
+
+
+@full_precision()
+def project_(bucket: Bucket) -> None:
+    """Move parameters to the nearest points of their manifold; state and momenta follow."""
+    if isinstance(bucket.space, Free):
         return
-    here, q = gather(space, params, names)
-    if not bool(q.isfinite().all()):
-        raise ConstraintError(f"{space!r} on {', '.join(names)}: the weights hold NaN or infinity; restore them first")
-    here.land_(q, ", ".join(names))
-    scatter_(here, params, q)
-    lift_(here, q, state[params[0]])
+    for unit in bucket.units():
+        here, q = gather(bucket.space, unit.params, unit.names)
+        refuse_non_finite(here, q, ", ".join(unit.names))
+        here.land_(q, ", ".join(unit.names))
+        scatter_(here, unit.params, q)
+        if here.traits.can_fail:  # to rounding, where a step takes up what is farther off
+            lift_(here, q, unit.states[0])
+    adopt_([bucket])
     make_tangent_(bucket)
 
 
@@ -100,7 +143,11 @@ def drop_normal_parts_(bucket: Bucket) -> None:
                     momentum.copy_(tangent)
 
 
-def agrees(space: Constraint, params: list[Tensor], state: dict[Tensor, State]) -> bool:
-    """Whether the values of parameters and their state belong together."""
-    bucket = bucket_of(space, params, [state[p] for p in params], [""] * len(params))
-    return bucket.space.holds(bucket.phases()[0], params[0].dtype)
+def is_near(bucket: Bucket) -> bool:
+    """Whether the first phase of a bucket has not left its manifold."""
+    return bool(bucket.space.residual(bucket.phases()[0]) <= bucket.space.lost)
+
+
+def agrees(bucket: Bucket) -> bool:
+    """Whether position and state of the first phase of a bucket belong together."""
+    return bucket.space.holds(bucket.phases()[0], bucket.precision)

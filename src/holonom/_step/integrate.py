@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import ProjectionError
+from ..errors import ConstraintError, ProjectionError
 
 if TYPE_CHECKING:
     from ..constraints.base import Constraint
@@ -61,6 +61,7 @@ def integrate(
     force: Any,
     noise: Callable[[int], Normals],
     polish: bool | None = None,
+    precision: torch.dtype | None = None,
 ) -> None:
     """Run the letters of a stage on a phase, in place.
 
@@ -69,8 +70,12 @@ def integrate(
         force: ∇L + λq, or None for a stage without B, L and M.
         noise: the number of a draw → normals for q or p and, if there is one, for its slack variable.
         polish: None within a step. The stage that ends a step says whether the space also removes accumulated rounding.
+        precision: None but in a step's first stage, which takes up positions that were written from outside: the
+            dtype of the parameter.
     """
     hint = None
+    if precision is not None:
+        space.adopt_(phase, precision)
     for letter, numbers, draw in ops:
         normals = noise(draw) if draw is not None else None
         if letter == "A":
@@ -106,12 +111,14 @@ class Eager:
         sign: float,
         decay: Scalar,
         skip: Tensor | None,
+        adopt: bool = True,
     ) -> None:
         """Load the phases and the forces of a step; without ``gradients`` there are no forces.
 
-        Letters work on copies where the step may be skipped or fail: parameters and state are written by :meth:`end`.
+        ``adopt``: the first stage takes up positions that were written from outside since the last step. Letters
+        work on copies where the step may be skipped or fail: parameters and state are written by :meth:`end`.
         """
-        self.buckets = buckets
+        self.buckets, self.adopts = buckets, adopt
         self.views = [b.views() for b in buckets]
         copies = [skip is not None or b.space.traits.can_fail for b in buckets]
         self.phases = [b.load(v, copy) for b, v, copy in zip(buckets, self.views, copies, strict=True)]
@@ -127,6 +134,7 @@ class Eager:
             drawn = {op.draw: normals(bucket, op.draw) for op in ops if op.draw is not None}
             # Half precision rounds so much that it is polished at every step.
             self.stage(bucket, cast, phases, forces, drawn, polish if polish is None else polish or bucket.narrow)
+        self.adopts = False
 
     def stage(
         self,
@@ -138,11 +146,12 @@ class Eager:
         polish: bool | None,
     ) -> None:
         """One stage of one bucket."""
+        precision = bucket.precision if self.adopts and not bucket.agrees(phases) else None
         try:
             for i, (phase, force) in enumerate(zip(phases, forces, strict=True)):
-                integrate(ops, bucket.space, phase, force, lambda draw, i=i: drawn[draw][i], polish)  # type: ignore[misc]
-        except ProjectionError as error:
-            raise ProjectionError(f"{', '.join(bucket.names)}: {error}") from None
+                integrate(ops, bucket.space, phase, force, lambda draw, i=i: drawn[draw][i], polish, precision)  # type: ignore[misc]
+        except (ConstraintError, ProjectionError) as error:
+            raise type(error)(f"{', '.join(bucket.names)}: {error}") from None
 
     def kinetic_energy(self, replica_dims: int) -> Tensor:
         """Σ p² of tangent momenta, per replica, summed in a fixed order: ranks must agree to the last bit."""

@@ -28,8 +28,8 @@ class JointBucket(Bucket):
     def _joins(self) -> bool:
         return True
 
-    def units(self) -> list[tuple[list[Tensor], list[str]]]:
-        return [(self.params, self.names)]
+    def units(self) -> list[Bucket]:
+        return [self]
 
     def select(self, chosen: Sequence[bool]) -> Bucket | None:
         if any(chosen) and not all(chosen):

@@ -100,11 +100,18 @@ def count(group: Group, state: dict[Tensor, State], skip: Tensor | None) -> None
 
 
 def run(
-    work: Work, anchor: State, program: tuple[Op, ...], numbers: Numbers, skip: Tensor | None, ends_step: bool = True
+    work: Work,
+    anchor: State,
+    program: tuple[Op, ...],
+    numbers: Numbers,
+    skip: Tensor | None,
+    ends_step: bool = True,
+    adopt: bool = True,
 ) -> Tensor | None:
     """Letter by letter over all buckets; E sees them together. Returns whether the step was skipped, on the device.
 
-    ``anchor`` is the state of the group's first parameter, where its clock and thermostat are.
+    ``anchor`` is the state of the group's first parameter, where its clock and thermostat are. ``adopt``: take up
+    positions that were written from outside since the last step.
     """
     group, buckets, gradients = work
     space = buckets[0].space
@@ -115,7 +122,7 @@ def run(
     sign = -1.0 if group["maximize"] else 1.0
     forceless = not any(op.letter in FORCES for op in program)
     with nullcontext() if space.traits.rowwise else full_precision():
-        backend.begin(buckets, None if forceless else gradients, sign, numbers.weight_decay, skip)
+        backend.begin(buckets, None if forceless else gradients, sign, numbers.weight_decay, skip, adopt)
         for ops, update, last in stages(program):
             polish = group["step"] % POLISH_EVERY == 0 if ends_step and last else None
             backend.run(make_ready(ops, draw, numbers, xi, space.traits.geodesic), noise, polish)

@@ -122,7 +122,9 @@ def _whole_step(loss: Loss, stepper: Stepper, plan: list[GroupStep]) -> None:
     for step in plan:
         numbers = step.numbers()
         own = [[gradients[name] for name in bucket] for bucket in step.names]
-        run(Work(step.group, step.buckets, own), step.anchor, step.program, numbers, None)
+        run(
+            Work(step.group, step.buckets, own), step.anchor, step.program, numbers, None, adopt=False
+        )  # done before the run
         if step.owes:
             step.owed.copy_(numbers.h)  # type: ignore[arg-type]
         step.anchor["clock"].add_(1)

@@ -127,6 +127,16 @@ class Constraint:
         """Equal for spaces whose verbs are the same function of a phase, so that they may share compiled kernels."""
         return repr(self)
 
+    # ── positions that were written from outside ─────────────────────────────────────────────────
+
+    def adopt_(self, x: Phase, precision: torch.dtype) -> None:
+        """Take up positions that were written from outside since the last step, before a step's first letter.
+
+        Where position and state differ by more than a few roundings, state is set from the position (which is moved
+        to the manifold if it is off it) and momenta become tangent. All else stays as it is, bit for bit. It is
+        arithmetic on the device, which is not asked. ``precision`` is the parameter's dtype; x.q may be wider.
+        """
+
     # ── what letters do ──────────────────────────────────────────────────────────────────────────
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._step.integrate import Phase, Scalar, add_scaled_
 from ..errors import ConstraintError
-from .base import Constraint, Landing, Traits, check_radius, describe, inset, rounding, widened
+from .base import Constraint, Landing, Traits, check_radius, describe, inset, widened
 
 TURN = 2 * math.pi
 
@@ -49,7 +49,7 @@ class Circle(Constraint):
         return f"Circle(radius={describe(self.radius)}, margin={self.margin!r})"
 
     def kernel_key(self) -> Hashable:
-        return Circle if type(self) is Circle else repr(self)  # the radius is an input of kernels
+        return (Circle, self.margin) if type(self) is Circle else repr(self)  # the radius is an input of kernels
 
     def view(self, q: Tensor) -> Tensor:
         return q
@@ -80,6 +80,36 @@ class Circle(Constraint):
     def lift(self, q: Tensor) -> tuple[Tensor, ...]:
         return (torch.asin(q / self.radius_of(q)) / TURN,)
 
+    def adopt_(self, x: Phase, precision: torch.dtype) -> None:
+        r"""Set the angle from the weight where they differ.
+
+        With s = r sin 2πφ, ε the rounding (``finfo.eps``) of the state and, where the parameter's precision is lower,
+        ε' and t' the rounding and the smallest normal number of that, they differ unless
+
+            |θ − s| ≤ 4εr          or          |θ − s| ≤ 4εr + ε'(|s| + t'),
+
+        so NaN differs. The angle becomes φ = asin(θ/r)/2π on the half of the circle it was on, that is ±½ − φ where
+        |φ| was above ¼: the slack variable keeps its sign and the weight its direction. Where |θ/r| ≥ 1 − 4ε, θ/r is
+        ±(1 − margin) instead. The momentum is a coordinate along the circle and stays.
+        """
+        differs = ~self._agreement(x, precision)
+        ratio = x.q / x.radius
+        at_rim = ratio.abs() >= 1 - 4 * torch.finfo(ratio.dtype).eps
+        ratio = torch.where(at_rim, torch.sign(ratio) * (1 - inset(self.margin, precision)), ratio)
+        turns = torch.asin(ratio).div_(TURN)
+        behind = torch.where(turns < 0, -0.5, 0.5) - turns
+        turns = torch.where(x.slack.abs() > 0.25, behind, turns)
+        x.slack.copy_(torch.where(differs, turns, x.slack))
+
+    def _agreement(self, x: Phase, precision: torch.dtype) -> Tensor:
+        position = torch.mul(x.slack, TURN).sin_().mul_(x.radius)
+        allowed = 4 * torch.finfo(x.q.dtype).eps * x.radius
+        if precision != x.q.dtype:
+            narrow = torch.finfo(precision)
+            allowed = position.abs().add_(narrow.tiny).mul_(narrow.eps).add_(allowed)
+        agree: Tensor = position.sub_(x.q).abs_() <= allowed
+        return agree
+
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         """The momentum is a coordinate along the circle: all of it is tangent."""
 
@@ -106,6 +136,4 @@ class Circle(Constraint):
         return error.abs().max()
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
-        sine = torch.sin(TURN * x.slack)
-        allowed = 4 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 1) * sine.abs()
-        return bool(((x.q / x.radius - sine).abs() <= allowed).all())
+        return bool(self._agreement(x, precision).all())

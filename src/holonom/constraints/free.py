@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .._step.integrate import Normals, Phase, Scalar, add_scaled_
@@ -32,6 +33,9 @@ class Free(Constraint):
         add_scaled_(x.q, force, -h)
         if normals is not None:
             add_scaled_(x.q, normals[0], size)
+
+    def holds(self, x: Phase, precision: torch.dtype) -> bool:
+        return True
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
         pass

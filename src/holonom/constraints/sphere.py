@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._step.integrate import Phase, Scalar, add_scaled_, over
 from ..errors import ConstraintError
-from .base import Landing, check_radius, describe, inset, widened
+from .base import Landing, check_radius, describe, inset, rounding, widened
 from .views import View, Viewed
 
 
@@ -53,7 +53,9 @@ class Sphere(Viewed):
         return f"Sphere(radius={describe(self.radius)}, {options})"
 
     def kernel_key(self) -> Hashable:
-        return (Sphere, self.has_slack) if type(self) is Sphere else repr(self)  # the radius is an input of kernels
+        return (
+            (Sphere, self.has_slack, self.margin) if type(self) is Sphere else repr(self)
+        )  # the radius is an input of kernels
 
     def _set_view(self, view: View | str | None) -> None:
         super()._set_view(replace(view, blocks=1) if isinstance(view, View) else view)
@@ -105,6 +107,39 @@ class Sphere(Viewed):
         return xi, torch.zeros_like(xi)
 
     # A row and its slack are one vector x = (w, ξ); without slack the second part is absent.
+
+    def adopt_(self, x: Phase, precision: torch.dtype) -> None:
+        r"""Set the slack from the row where they differ; without slack, scale the row. Momenta there become tangent.
+
+        With ε the rounding (``finfo.eps``) of the state and, where the parameter's precision is lower, ε' of that,
+        they differ unless |(‖w‖² + ξ²)/r² − 1| ≤ 32ε, or ≤ 32ε + 4ε', so NaN differs. Then ξ = ±√(r² − ‖w‖²) with
+        the sign it had. A row with r² − ‖w‖² ≤ 8εr² is first scaled to r(1 − margin). A row without slack is scaled
+        to r; if it is zero it stays, and the step's force gives it a direction.
+        """
+        differs = ~self._agreement(x, precision)
+        square, squares = x.radius**2, x.q.square().sum(-1, keepdim=True)
+        if x.slack is None:
+            scale, moved = x.radius * squares.rsqrt(), squares > 0
+        else:
+            inside = square * (1 - inset(self.margin, precision)) ** 2
+            moved = square - squares <= 8 * torch.finfo(squares.dtype).eps * square
+            slack = (square - torch.where(moved, inside, squares)).sqrt()
+            x.slack.copy_(torch.where(differs, torch.where(x.slack < 0, -slack, slack), x.slack))
+            scale = (inside / squares).sqrt()
+        x.q.mul_(torch.where(differs & moved, scale, 1.0))
+        if x.p is not None:
+            along = torch.where(differs, _dot(x.q, x.p, x.slack, x.slack_p).div_(square), 0.0)
+            for part, momentum in ((x.q, x.p), (x.slack, x.slack_p)):
+                if part is not None and momentum is not None:
+                    momentum.addcmul_(part, along, value=-1)
+
+    def _agreement(self, x: Phase, precision: torch.dtype) -> Tensor:
+        error = _dot(x.q, x.q, x.slack, x.slack).div_(x.radius**2).sub_(1)
+        agree: Tensor = error.abs_() <= 32 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
+        return agree
+
+    def holds(self, x: Phase, precision: torch.dtype) -> bool:
+        return bool(self._agreement(x, precision).all())
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         along = _dot(x.q, p, x.slack, slack_p).div_(x.radius**2)

@@ -13,8 +13,8 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from ..._step.integrate import Phase, Scalar, add_scaled_
 from ...errors import ConstraintError, ProjectionError
-from ..base import Constraint, Landing, Traits, widened
-from .jacobian import are_dependent, linearised, tangent
+from ..base import Constraint, Landing, Traits, rounding, widened
+from .jacobian import are_dependent, distance, linearised, tangent
 from .landing import land, violated
 from .projection import Value, along, nearest
 
@@ -116,11 +116,8 @@ class LevelSet(Constraint):
 
     def joined(self, params: Sequence[Tensor], names: Sequence[str]) -> LevelSet:
         lead = {p.shape[: self.leading] for p in params}
-        if (
-            len({(p.dtype, p.device) for p in params}) > 1
-            or len(lead) > 1
-            or min(p.ndim for p in params) < self.leading
-        ):
+        kinds_differ = len({(p.dtype, p.device) for p in params}) > 1
+        if kinds_differ or len(lead) > 1 or min(p.ndim for p in params) < self.leading:
             kinds = ", ".join(f"{n}: {tuple(p.shape)} {p.dtype} {p.device}" for n, p in zip(names, params, strict=True))
             raise ConstraintError(
                 f"{self!r}: tensors that are constrained together need one dtype, one device and the same "
@@ -262,6 +259,25 @@ class LevelSet(Constraint):
         value = vmap(lambda x: self._call(h, x.reshape(block)))(self._flat(q, None))
         xi = (-value - _inside(value.dtype)).clamp_min(0).sqrt().to(q.dtype)
         return xi, torch.zeros_like(xi)
+
+    def adopt_(self, x: Phase, precision: torch.dtype) -> None:
+        """Move blocks to the nearest point if one is farther off than projections leave them; slack follows.
+
+        A device, which is not asked, only sets the slack from g; what is left is for the step's own projection.
+        """
+        allowed = 16 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
+        off = ~(distance(self._value(x.q), self._flat(x.q, x.slack)) <= allowed)
+        if x.q.device.type == "cpu" and not bool(off.any()):
+            return
+        if x.q.device.type == "cpu":
+            self.land_(x.q, "edited weights")
+        if x.slack is not None:
+            slack = self.lift(x.q)[0]
+            x.slack.copy_(torch.where(off, torch.where(x.slack < 0, -slack, slack), x.slack))
+        if x.p is not None:
+            start = self._flat(x.p, x.slack_p)
+            projected = tangent(self._jacobian(x.q)(self._flat(x.q, x.slack)), start)
+            self._unflatten_(torch.where(off, projected, start), x.p, x.slack_p)
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         j = self._jacobian(x.q)(self._flat(x.q, x.slack))

@@ -35,6 +35,13 @@ def tangent(j: Tensor, pi: Tensor) -> Tensor:
     return pi - normal[:, :, 0]
 
 
+def distance(c: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """From every x to c = 0, by the length of a Gauss–Newton step over 1 + |x|: (B, 1)."""
+    value, j = linearised(c, x)
+    back: Tensor = (j.mT @ solve(j @ j.mT, value[:, :, None]))[:, :, 0].norm(dim=1, keepdim=True)
+    return back.div_(1 + x.norm(dim=1, keepdim=True))
+
+
 def are_dependent(j: Tensor) -> bool:
     """Whether the rows of some block's Jacobian are, to rounding."""
     singular = torch.linalg.svdvals(j.double())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..._step.integrate import Normals, Phase, Scalar, add_scaled_, over
 from ...errors import ConstraintError
-from ..base import Landing, Traits, widened
+from ..base import Landing, Traits, rounding, widened
 from ..views import View, Viewed
 from .matmul import (
     exact_gram_error,
@@ -127,20 +127,38 @@ class Orthogonal(Viewed):
 
     def land_(self, q: Tensor, name: str) -> Landing:
         whole, q = q, self.view(q)
-        exact = q.double()
-        u, sigma, vh = torch.linalg.svd(exact, full_matrices=False)
-        if bool((sigma[..., -1] <= 1e-12 * sigma[..., 0]).any()):
-            raise ConstraintError(
-                f"Orthogonal on {name}: the weight is rank-deficient, its nearest orthogonal matrix is not unique; "
-                f"initialise it with holonom.init.orthogonal_"
-            )
+        nearest, sigma = _nearest(q, name)
         distance = torch.linalg.vector_norm(sigma - 1, dim=-1)
-        rounding = (16 if q.dtype.itemsize >= 4 else 2) * torch.finfo(q.dtype).eps
-        rounding += math.sqrt(q.shape[-2]) * torch.finfo(exact.dtype).eps  # the decomposition's own
-        moved = (sigma - 1).abs().amax(-1) > rounding
+        allowed = (16 if q.dtype.itemsize >= 4 else 2) * torch.finfo(q.dtype).eps
+        allowed += math.sqrt(q.shape[-2]) * torch.finfo(sigma.dtype).eps  # the decomposition's own
+        moved = (sigma - 1).abs().amax(-1) > allowed
         # What is orthogonal to rounding stays as it is, bit for bit.
-        self.write_(whole, torch.where(moved[..., None, None], (u @ vh).to(q.dtype), q))
+        self.write_(whole, torch.where(moved[..., None, None], nearest, q))
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
+
+    def adopt_(self, x: Phase, precision: torch.dtype) -> None:
+        """Move Q to the nearest orthogonal matrix where its columns, or their sum, have the wrong length.
+
+        A device, which is not asked, only has its matrices scaled to the right Frobenius norm there; what is left is
+        removed by :meth:`finish_` in later steps.
+        """
+        q, allowed = x.q, 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
+        # What the papers' iterations, or a tolerance, leave is no edit.
+        allowed = self.lost if self.iterations is not None else max(allowed, 4 * (self.tolerance or 0.0))
+        squares, side = q.square().sum(-2), q.shape[-1]
+        whole = q.sum(-1).square().sum(-1, keepdim=True) / side  # of orthogonal columns: their squares, added up
+        differs = (torch.cat([squares, whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
+        if q.device.type != "cpu":
+            q.mul_(torch.where(differs, (side / squares.sum(-1)).sqrt()[..., None, None], 1.0))
+        elif bool(differs.any()):
+            q.copy_(torch.where(differs, _nearest(q, "edited weights")[0], q))
+            if x.p is not None and not self._turns(q):
+                x.p.copy_(torch.where(differs, self._without_normal_part(q, x.p), x.p))
+
+    def _without_normal_part(self, q: Tensor, p: Tensor) -> Tensor:
+        p = p.clone()
+        _project_(q, p)
+        return p
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         if self._turns(x.q):
@@ -230,10 +248,7 @@ class Orthogonal(Viewed):
     def tangent(self, x: Phase) -> list[Tensor]:
         if x.p is None or self.iterations is not None:
             return x.momenta()
-        p = skew_part(x.p) if self._turns(x.q) else x.p.clone()
-        if not self._turns(x.q):
-            _project_(x.q, p)
-        return [p]
+        return [skew_part(x.p) if self._turns(x.q) else self._without_normal_part(x.q, x.p)]
 
     def residual(self, x: Phase) -> Tensor:
         return exact_gram_error(widened(x.q)).abs().max()
@@ -258,6 +273,17 @@ class Orthogonal(Viewed):
 
 def _square(q: Tensor) -> bool:
     return q.shape[-2] == q.shape[-1]
+
+
+def _nearest(q: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """The nearest orthogonal matrix, and the singular values of Q."""
+    u, sigma, vh = torch.linalg.svd(q.double(), full_matrices=False)
+    if bool((sigma[..., -1] <= 1e-12 * sigma[..., 0]).any()):
+        raise ConstraintError(
+            f"Orthogonal on {name}: the weight is rank-deficient, its nearest orthogonal matrix is not unique; "
+            f"initialise it with holonom.init.orthogonal_"
+        )
+    return (u @ vh).to(q.dtype), sigma
 
 
 def _project_(q: Tensor, p: Tensor) -> None:
