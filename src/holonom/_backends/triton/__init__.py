@@ -91,9 +91,10 @@ class Triton(Eager):
         sign: float,
         decay: Scalar,
         skip: Tensor | None,
+        adopt: bool = True,
     ) -> None:
         self.buckets, self.sign, self.decay, self.skip = buckets, sign, decay, skip
-        self.starts = True
+        self.adopts = adopt
         self.tables = [table_of(bucket, self.replicas) for bucket in buckets]
         self.gradients = [readable(found) for found in gradients or ()]  # copies live until the step ends
         for table, found in zip(self.tables, self.gradients, strict=False):
@@ -117,13 +118,14 @@ class Triton(Eager):
                 "DECAY": isinstance(self.decay, Tensor) or bool(self.decay),
                 "SKIP": self.skip is not None,
                 "ENERGY": energy,
-                "TAKE_UP": self.starts,
+                "TAKE_UP": self.adopts,
                 "WEIGHT": TYPES[dtype],
                 "GRADIENT": TYPES[self.gradients[number][0].dtype] if self.gradients else tl.float32,
             }
             skip = clock if self.skip is None else self.skip
             strides = (numbers.shape[1], int(self.replicas > 1))
             rounding = torch.finfo(dtype).eps if bucket.narrow else 0.0
+            tiny = torch.finfo(dtype).tiny
             space = bucket.space
             if isinstance(space, Sphere):
                 radii = self._radii(bucket)
@@ -141,10 +143,10 @@ class Triton(Eager):
                 limit = 1 - inset(space.margin, dtype) if circle else 1.0  # type: ignore[attr-defined]
                 partial = self._partial(table.entries.count if energy else 1, bucket.device)
                 step_entries[(table.entries.count,)](
-                    table.entries.table, *places, skip, partial, self.sign, radius, limit, rounding, *strides,
+                    table.entries.table, *places, skip, partial, self.sign, radius, limit, rounding, tiny, *strides,
                     CIRCLE=circle, FINISH=polish is not None, num_warps=4, **options,
                 )  # fmt: skip
-        self.starts = False
+        self.adopts = False
 
     def _partial(self, count: int, device: torch.device) -> Tensor:
         partial = torch.empty(count, device=device)

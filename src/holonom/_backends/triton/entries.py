@@ -15,8 +15,20 @@ from .functions import angle_of, arc_sine, four_normals, sine_and_cosine
 CHUNK = 1024  # entries of one program instance: 256 blocks of four normals
 LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.fromkeys("CDF", 3)
 """The code of a letter. C, D and F are O with other coefficients."""
-LIFTS = 4 * 2.0**-23
-"""By how much a sine and θ/r may differ before the weight decides the angle; holonom.constraints.Circle has the rule."""
+
+
+@triton.jit
+def take_up_angle(q, s, radius, limit, rounding, tiny):
+    """:meth:`holonom.constraints.Circle.adopt_`: the angle of a weight that was written from outside."""
+    sine, _ = sine_and_cosine(s)
+    position = radius * sine
+    allowed = 4.76837158203125e-07 * radius + rounding * (tl.abs(position) + tiny)
+    ratio = q / radius
+    inside = tl.where(ratio < 0, -limit, limit)
+    turns = arc_sine(tl.where(tl.abs(ratio) >= 1 - 4.76837158203125e-07, inside, ratio))
+    behind = tl.where(turns < 0, -0.5, 0.5) - turns
+    turns = tl.where(tl.abs(s) > 0.25, behind, turns)
+    return tl.where(tl.abs(q - position) <= allowed, s, turns)
 
 
 @triton.jit
@@ -34,6 +46,7 @@ def step_entries(
     radius,
     limit,
     rounding,
+    tiny,
     numbers_stride,
     seeds_stride,
     LETTERS: tl.constexpr,
@@ -90,12 +103,7 @@ def step_entries(
         if CIRCLE:
             s = tl.load(s_at + at, mask, 0.0)
             if TAKE_UP:
-                sine, _ = sine_and_cosine(s)
-                ratio = q / radius
-                inside = tl.minimum(tl.maximum(ratio, -limit), limit)
-                found = tl.where(tl.abs(ratio) >= 1 - 4.76837158203125e-07, inside, ratio)
-                allowed = 4.76837158203125e-07 + rounding * tl.abs(sine)
-                s = tl.where(tl.abs(ratio - sine) > allowed, arc_sine(found), s)
+                s = take_up_angle(q, s, radius, limit, rounding, tiny)
         if FORCE:
             f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
             if DECAY:

@@ -102,6 +102,22 @@ def step_rows(
             s = tl.load(s_at + row)
             if MOMENTUM:
                 t = tl.load(t_at + row)
+        if TAKE_UP:  # holonom.constraints.Sphere.adopt_: a row that was written from outside
+            squares = tl.sum(q * q)
+            differs = not (tl.abs((squares + s * s) / (r * r) - 1) <= 3.814697265625e-06 + 4 * rounding)
+            if differs:
+                if SLACK:
+                    inside = (r * limit) * (r * limit)
+                    if r * r - squares <= 9.5367431640625e-07 * r * r:
+                        q *= tl.sqrt(inside / squares)
+                        squares = inside
+                    s = tl.where(s < 0, -tl.sqrt(r * r - squares), tl.sqrt(r * r - squares))
+                else:
+                    q *= tl.where(squares > 0, r / tl.sqrt(squares), 1.0)
+                if MOMENTUM:
+                    along = (tl.sum(q * p) + s * t) / (r * r)
+                    p -= along * q
+                    t -= along * s
         if FORCE:
             f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
             if DECAY:
