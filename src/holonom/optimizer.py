@@ -18,14 +18,15 @@ from ._step.checkpoint import Checkpointed
 from ._step.describe import routing_table
 from ._step.diagnostics import Diagnosed
 from ._step.finite import skip_non_finite
-from ._step.rates import Rates
+from ._step.groups import Grouped
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._torch import version
 from .constraints import Constraint, Free
-from .ensemble.known import replica_dims
+
+STRIDED = {torch.strided}
 
 
-class Langevin(Diagnosed, Checkpointed):
+class Langevin(Grouped, Diagnosed, Checkpointed):
     r"""Train by simulating: parameters are positions, a step is one step of a splitting integrator.
 
     The dynamics (paper eq. 12, with constraint g and momenta p)
@@ -124,49 +125,10 @@ class Langevin(Diagnosed, Checkpointed):
 
     # ── groups and buckets ───────────────────────────────────────────────────────────────────────
 
-    @torch.no_grad()
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if not isinstance(param_group, dict):
-            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        group = seeds.noted(hyper.as_plain(sgd.take_terms(param_group, self.defaults)))
-        keys.check_keys(group, self.defaults, self.param_groups)
-        space = group.pop("constraint", self._default_space) or Free()
-        if not isinstance(space, Constraint):
-            raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
-        space = space.with_view(None)  # parameters without a module are read as they are
-        hyper.check_group({**self.defaults, **group}, space)
-        if isinstance(group["params"], set):
-            raise TypeError("optimizer parameters need to be organized in ordered collections: give a list, not a set")
-        params = group["params"] = states.without_duplicates(group["params"])
-        known = {id(p) for other in self.param_groups for p in other["params"]}
-        states.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
-        super().add_param_group(group)
-        group = self.param_groups[-1]
-        group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
-        group["lr"] = Rates.of(group["lr"])
-        try:
-            hyper.check_replicas(group)
-            space = space.over_replicas(replica_dims(group["params"], group["seed"]))
-            names = states.names_of(group, len(known) - len(params))
-            landings = states.create(group, space, group["params"], names, self.state, self._landed)
-            if group["params"]:
-                states.create_shared(group, self.state)
-        except Exception:
-            for p in self.param_groups.pop()["params"]:
-                self.state.pop(p, None)
-                self._landed.pop(p, None)
-            raise
-        self._spaces |= dict.fromkeys(group["params"], space)
-        self._note(group["params"], kinds=True)
-        if self._landings is None:
-            states.warn_landed(landings)
-            cautions.warn_once({len(self.param_groups) - 1: group}, self._said)
-        else:
-            self._landings += landings
-
     def _reset_caches(self) -> None:
         self._made: dict[int, tuple[list[int], list[Bucket]]] = {}
-        self._versions: dict[Tensor, int] = {}
+        self._states: list[int] = []  # the ids of the state dicts that buckets hold
+        self._versions: dict[int, int] = {}  # by the id of a parameter
         self._kinds: dict[Tensor, edits.Kind] = {}
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
@@ -175,54 +137,32 @@ class Langevin(Diagnosed, Checkpointed):
         self._landed: dict[Tensor, states.Landed] = {}  # parameters that had to be landed, until they move
         for group in self.param_groups:
             self._note(group["params"], kinds=True)
-            self._versions |= dict.fromkeys(group["params"], edits.UNKNOWN)
+            self._versions |= dict.fromkeys(map(id, group["params"]), edits.UNKNOWN)
 
     def _note(self, params: Iterable[Tensor], kinds: bool = False) -> None:
         """What was written to these parameters until now was written by the optimizer."""
         for p in params:
-            self._versions[p] = version(p)
+            self._versions[id(p)] = version(p)
             if kinds:
                 self._kinds[p] = edits.kind_of(p)
 
     def _buckets(self) -> list[list[Bucket]]:
         """Every group's buckets, made again when its parameters or their state dicts are other objects."""
         found, first = [], 0
+        if self._states != list(map(id, self.state.values())):
+            self._made.clear()
         for number, group in enumerate(self.param_groups):
-            ids = [id(group), *map(id, group["params"]), *(id(self.state[p]) for p in group["params"])]
+            ids = [id(group), *map(id, group["params"])]
             if number not in self._made or self._made[number][0] != ids:
                 self._adopt(number, group)
                 group = self.param_groups[number]
                 space = self._spaces[group["params"][0]] if group["params"] else Free()
-                ids = [id(group), *map(id, group["params"]), *(id(self.state[p]) for p in group["params"])]
+                ids = [id(group), *map(id, group["params"])]
                 self._made[number] = ids, make_buckets(group, space, self.state, states.names_of(group, first))
+                self._states = list(map(id, self.state.values()))
             found.append(self._made[number][1])
             first += len(group["params"])
         return found
-
-    def _adopt(self, number: int, group: dict[str, Any]) -> None:
-        """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
-        unknown = [p for p in group["params"] if p not in self._spaces]
-        if unknown and len(unknown) < len(group["params"]):  # parameters that were appended to a group
-            space = states.growing(self._spaces[next(p for p in group["params"] if p in self._spaces)])
-            names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
-            states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed))
-            self._spaces |= dict.fromkeys(unknown, space)
-            self._note(unknown, kinds=True)
-        elif unknown:
-            behind = self.param_groups[number:]
-            del self.param_groups[number:]
-            for p in group["params"]:
-                self.state.pop(p, None)
-            try:
-                self.add_param_group({**group, "constraint": states.space_named(group.get("constraint"), self._spaces)})
-                behind = behind[1:]
-            finally:
-                self.param_groups += behind
-        elif group["params"]:
-            missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
-            for name, value in {**self.defaults, **seeds.noted(group), **missing, "format": states.FORMAT}.items():
-                group.setdefault(name, value)
-            self._note([p for p in group["params"] if p not in self._kinds], kinds=True)
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
@@ -253,9 +193,10 @@ class Langevin(Diagnosed, Checkpointed):
         """Every group with the buckets of its parameters that have a gradient."""
         work = []
         for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
-            active = [b.select([p.grad is not None for p in b.params]) for b in buckets]
-            moving = [b for b in active if b is not None]
-            work.append(Work(group, moving, [[p.grad for p in b.params] for b in moving]))  # type: ignore[misc]
+            found = [[p.grad for p in b.params] for b in buckets]
+            chosen = [b.select([g is not None for g in own]) for b, own in zip(buckets, found, strict=True)]
+            moving = [(b, [g for g in own if g is not None]) for b, own in zip(chosen, found, strict=True) if b]
+            work.append(Work(group, [b for b, _ in moving], [own for _, own in moving]))
         return work
 
     def _integrate(self, work: list[Work], advance: Callable[..., Tensor | None]) -> None:
@@ -265,7 +206,7 @@ class Langevin(Diagnosed, Checkpointed):
         skip = skip_non_finite(work) if self.guard_gradients else None
         skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         self._count_skipped([flag for flag in skipped if flag is not None])
-        self._note(p for one in work for b in one.buckets for p in b.params)
+        self._note(p for one in work for b in one.buckets for p in b.constrained)
 
     def _check(self, work: list[Work]) -> None:
         for _, buckets, gradients in work:
@@ -273,9 +214,11 @@ class Langevin(Diagnosed, Checkpointed):
                 if bucket.refresh():
                     edits.refuse_moved(bucket, self._kinds)
                 found = gradients[number] if gradients else ()
-                for p, g, name in zip(bucket.params, found, bucket.names, strict=False):
-                    if g.layout != torch.strided or g.shape != p.shape:
-                        edits.refuse_gradient(p, g, name)
+                usable = not found or (
+                    bucket.shapes == [g.shape for g in found] and {g.layout for g in found} == STRIDED
+                )
+                if not usable:
+                    edits.refuse_gradients(bucket, found)
         for number, group in enumerate(self.param_groups):
             settings = hyper.settings(group)
             if not all(map(is_, settings, self._checked.get(number, (None,)))):
@@ -302,7 +245,9 @@ class Langevin(Diagnosed, Checkpointed):
     def _count_skipped(self, skipped: list[Tensor]) -> None:
         if not skipped:
             return
-        skip = torch.stack([flag.to(skipped[0].device) for flag in skipped]).any()
+        skip = skipped[0]
+        if any(flag is not skip for flag in skipped):
+            skip = torch.stack([flag.to(skip.device) for flag in skipped]).any()
         if skip.device not in self._skipped:
             with torch.inference_mode(False):  # it will be added to outside of that, too
                 self._skipped[skip.device] = torch.zeros((), dtype=torch.int64, device=skip.device)

@@ -15,6 +15,7 @@ from torch import Tensor
 from .._random.philox import Layout
 from .._torch import copy_, version
 from ..constraints.base import MOMENTA, Constraint
+from ..constraints.free import Free
 from .integrate import Normals, Phase, Scalar, over
 
 State = dict[str, Any]
@@ -42,7 +43,10 @@ class Bucket:
         self.degrees_of_freedom = self._count_freedom(space)
         self.streams = [int(s["stream"]) for s in states if "stream" in s]
         self.kept: dict[Any, Any] = {}  # what a backend needs to know of the memory; valid as long as the views
-        self._memory: list[Any] = []
+        self.constrained = [] if isinstance(space, Free) else params
+        self.shapes: list[torch.Size] = []
+        self._kept_in: list[tuple[State, str]] = []
+        self._memory: list[list[Any]] = []
         self._views: list[Phase] = []
         self._copied = True  # positions of some views are copies
         self._parts: dict[tuple[bool, ...], Bucket] = {}
@@ -86,22 +90,29 @@ class Bucket:
         """Make the views again if a radius, or the memory of parameters or state, has changed; returns whether."""
         memory = self._locate()
         # A tensor subclass without an address of its own does not say where its memory is.
-        if memory == self._memory and all(entry[0] for entry in memory[2 : len(self.params) + 2]):
+        if memory == self._memory and all(memory[0]):
             return False
         for state in self.states:  # momenta are written through views, by others than steps, too
             state.update({name: self.space.readable(state[name]) for name in MOVED if name in state})
+        self._kept_in = [
+            (s, name) for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream"
+        ]
         self._memory, self._views, self.kept = self._locate(), [], {}
         self._copied = not all(self.space.is_view(p) for p in self.params)
         return True
 
-    def _locate(self) -> list[Any]:
-        """Where the memory of views is, and in which order."""
+    def _locate(self) -> list[list[Any]]:
+        """Where the memory of views is, and in which order. One list for each property: this runs at every step."""
         radius = getattr(self.space, "radius", None)  # views hold it, in the parameter's precision
-        memory: list[Any] = [(id(radius), version(radius)) if isinstance(radius, Tensor) else radius]
-        memory += [torch.is_inference_mode_enabled()]
-        memory += [(p.data_ptr(), p.stride(), p.shape, p.dtype) for p in self.params]
-        state = (x for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream")
-        return memory + [(x.data_ptr(), x.stride()) for x in state]
+        where = (id(radius), version(radius)) if isinstance(radius, Tensor) else radius
+        self.shapes = [p.shape for p in self.params]
+        return [
+            [p.data_ptr() for p in self.params],
+            [p.stride() for p in self.params],
+            self.shapes,
+            [s[name].data_ptr() for s, name in self._kept_in],
+            [where, self.params[0].dtype, torch.is_inference_mode_enabled()],
+        ]
 
     def views(self) -> list[Phase]:
         """One phase a parameter, of block-shaped views, valid until the next :meth:`refresh`.

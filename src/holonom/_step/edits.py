@@ -41,8 +41,14 @@ def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
             bucket.space.check(p.detach(), name)
 
 
-def refuse_gradient(p: Tensor, gradient: Tensor, name: str) -> None:
-    """Raise for a gradient that a step cannot use."""
+def refuse_gradients(bucket: Bucket, gradients: Sequence[Tensor]) -> None:
+    """Raise for the first gradient that a step cannot use, if there is one."""
+    for p, g, name in zip(bucket.params, gradients, bucket.names, strict=True):
+        if g.layout != torch.strided or g.shape != p.shape:
+            _refuse_gradient(p, g, name)
+
+
+def _refuse_gradient(p: Tensor, gradient: Tensor, name: str) -> None:
     if gradient.layout != torch.strided:
         raise RuntimeError(
             f"{name} has a {gradient.layout} gradient; momenta and constraints need all entries. "
@@ -64,20 +70,20 @@ def lift_(space: Constraint, q: Tensor, state: State) -> None:
 
 
 @full_precision()
-def refuse_unlandable(bucket: Bucket, versions: dict[Tensor, int]) -> None:
+def refuse_unlandable(bucket: Bucket, versions: dict[int, int]) -> None:
     """Raise for weights, changed in place, that cannot be moved to the manifold; the step takes up all others.
 
     What a step could take up in part only (matrices and level sets on a device) is taken up now: the host may wait.
     """
-    if all(version(p) == versions[p] for p in bucket.params):
+    space, params = bucket.space, bucket.constrained
+    if [version(p) for p in params] == [versions[id(p)] for p in params]:
         return
-    space = bucket.space
     now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and bucket.device.type != "cpu")
-    for unit in bucket.units() if not isinstance(space, Free) else ():
-        if all(version(p) == versions[p] for p in unit.params):
+    for unit in bucket.units():
+        if all(version(p) == versions[id(p)] for p in unit.params):
             continue
         # Of a loaded checkpoint, what rounding left since the last polish must not be taken for an edit.
-        fits = is_near if any(versions[p] == UNKNOWN for p in unit.params) else agrees
+        fits = is_near if any(versions[id(p)] == UNKNOWN for p in unit.params) else agrees
         if not fits(unit):
             here, q = gather(space, unit.params, unit.names)
             name = ", ".join(unit.names)
@@ -88,7 +94,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[Tensor, int]) -> None:
                 scatter_(here, unit.params, q)
                 lift_(here, q, unit.states[0])
                 make_tangent_(unit)
-    versions.update({p: version(p) for p in bucket.params})
+    versions.update({id(p): version(p) for p in params})
 
 
 def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:

@@ -158,7 +158,7 @@ class Eager:
         momenta = [
             m for bucket, xs in zip(self.buckets, self.phases, strict=True) for x in xs for m in bucket.space.tangent(x)
         ]
-        return torch.stack([m.square().sum(tuple(range(replica_dims, m.ndim)), dtype=m.dtype) for m in momenta]).sum(0)
+        return torch.stack([m.square().reshape(*m.shape[:replica_dims], -1).sum(-1) for m in momenta]).sum(0)
 
     def positions(self) -> list[Tensor]:
         return [x.q for phases in self.phases for x in phases]

@@ -24,7 +24,7 @@ from .entries import LETTER, find_non_finite, step_entries
 from .rows import ROWS, step_rows
 from .tables import Table, lanes_for, upload
 
-TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}  # tables.READABLE
 WARPS = {64: 1, 256: 4, 1024: 8, 4096: 16}  # by the lanes of a kernel for rows
 MAX_DRAWS = 2  # of one stage
 
@@ -69,10 +69,9 @@ def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
     flag = torch.zeros((), dtype=torch.bool, device=pairs[0][0].device)
     for bucket, gradients in pairs:
         table = table_of(bucket, 1)
-        found = readable(gradients)
-        table.set_gradients(found)
+        table.read(gradients)
         find_non_finite[(table.entries.count,)](
-            table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[found[0].dtype], num_warps=4
+            table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[table.gradient_dtype], num_warps=4
         )
     return flag
 
@@ -96,31 +95,31 @@ class Triton(Eager):
         self.buckets, self.sign, self.decay, self.skip = buckets, sign, decay, skip
         self.adopts = adopt
         self.tables = [table_of(bucket, self.replicas) for bucket in buckets]
-        self.gradients = [readable(found) for found in gradients or ()]  # copies live until the step ends
-        for table, found in zip(self.tables, self.gradients, strict=False):
-            table.set_gradients(found)
+        self.has_force = gradients is not None
+        for table, found in zip(self.tables, gradients or (), strict=False):
+            table.read(found)
 
     def run(self, ops: Sequence[Ready], noise: Any, polish: bool | None) -> None:
         self.energies: list[Tensor] = []
         letters, normals = codes(ops)
-        for number, (bucket, table) in enumerate(zip(self.buckets, self.tables, strict=True)):
+        for bucket, table in zip(self.buckets, self.tables, strict=True):
             dtype = bucket.params[0].dtype
             numbers, draws = table.numbers(ops, self.decay)
-            clock = noise.clock.to(bucket.device)
+            clock = noise.clock if noise.clock.device == bucket.device else noise.clock.to(bucket.device)
             energy = polish is None and table.has_momentum
-            places = (table.tensors, table.gradients, numbers, draws, as_seed(self.seed, bucket.device), clock)
+            places = (table.tensors, table.gradients, numbers, draws, self._seeds(bucket), clock)
             options: dict[str, Any] = {
                 "LETTERS": letters,
                 "NORMALS": normals,
                 "LENGTH": len(ops),
                 "MOMENTUM": table.has_momentum,
-                "FORCE": bool(self.gradients),
+                "FORCE": self.has_force,
                 "DECAY": isinstance(self.decay, Tensor) or bool(self.decay),
                 "SKIP": self.skip is not None,
                 "ENERGY": energy,
                 "TAKE_UP": self.adopts,
                 "WEIGHT": TYPES[dtype],
-                "GRADIENT": TYPES[self.gradients[number][0].dtype] if self.gradients else tl.float32,
+                "GRADIENT": TYPES[table.gradient_dtype],
             }
             skip = clock if self.skip is None else self.skip
             strides = (numbers.shape[1], int(self.replicas > 1))
@@ -153,6 +152,15 @@ class Triton(Eager):
         self.energies.append(partial)
         return partial
 
+    def _seeds(self, bucket: Bucket) -> Tensor:
+        if isinstance(self.seed, Tensor):
+            return self.seed.to(bucket.device)
+        key = ("seed", self.seed)
+        if key not in bucket.kept:
+            bucket.kept[key] = as_seed(self.seed, bucket.device)
+        seeds: Tensor = bucket.kept[key]
+        return seeds
+
     def _radii(self, bucket: Bucket) -> Tensor:
         if "radii" not in bucket.kept:
             radius = bucket.space.radius  # type: ignore[attr-defined]
@@ -171,16 +179,7 @@ class Triton(Eager):
     def end(self, skip: Tensor | None) -> None:
         for bucket, table in zip(self.buckets, self.tables, strict=True):
             increment_version([*bucket.params, *table.states])
-        self.gradients = []
-
-
-def readable(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients as kernels read them: of one dtype, contiguous, not lazily negated."""
-    dtype = gradients[0].dtype if gradients[0].dtype in TYPES else torch.float32
-    return [
-        g if g.dtype == dtype and g.is_contiguous() and not g.is_neg() else g.resolve_neg().to(dtype).contiguous()
-        for g in gradients
-    ]
+            table.forget()
 
 
 def codes(ops: Sequence[Ready]) -> tuple[int, int]:

@@ -6,7 +6,6 @@ and numbers need no new kernel. See :class:`holonom._backends.triton.tables.Tabl
 
 from __future__ import annotations
 
-
 import triton
 import triton.language as tl
 

@@ -6,7 +6,6 @@ is below 2e-7 (tests compare with float64).
 
 from __future__ import annotations
 
-
 import triton
 import triton.language as tl
 

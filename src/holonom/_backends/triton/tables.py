@@ -16,6 +16,8 @@ from ...constraints import Sphere
 from .entries import CHUNK
 from .rows import LANES, ROWS
 
+READABLE = {torch.float32, torch.bfloat16, torch.float16}
+
 
 class Chunks(NamedTuple):
     """What the program instances of one launch work on: tensor, replica, and where to start in it."""
@@ -59,6 +61,9 @@ class Table:
                 cut = self._cut(own, [counts[i] // lengths[i] for i in own], ROWS)
                 self.rows.append(cut._replace(lanes=lanes))
         self.gradients = self.tensors  # of none
+        self.gradient_dtype = torch.float32
+        self.readable: list[Tensor] = []
+        self._given: Sequence[Tensor] | None = None
         self._addresses: list[int] = []
         self._numbers: dict[Any, tuple[list[Any], Tensor, Tensor]] = {}
 
@@ -71,10 +76,28 @@ class Table:
         chunks[:, :, 1] = np.arange(self.replicas)[:, None]
         return Chunks(torch.from_numpy(chunks).to(self.device), self.replicas * len(of_one))
 
-    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
-        addresses = [g.data_ptr() for g in gradients]
+    def read(self, gradients: Sequence[Tensor]) -> None:
+        """Look up where the gradients of a step are. Those that kernels cannot read are copied until the step ends.
+
+        The finite check and the step are given the same list, which is looked at once.
+        """
+        if gradients is self._given:
+            return
+        self._given = gradients
+        dtypes = {g.dtype for g in gradients}
+        self.readable = list(gradients)
+        plain = all(map(Tensor.is_contiguous, gradients)) and not any(map(Tensor.is_neg, gradients))
+        if len(dtypes) > 1 or not dtypes <= READABLE or not plain:
+            dtype = self.readable[0].dtype if self.readable[0].dtype in READABLE else torch.float32
+            self.readable = [g.resolve_neg().to(dtype).contiguous() for g in gradients]
+        self.gradient_dtype = self.readable[0].dtype
+        addresses = [g.data_ptr() for g in self.readable]
         if addresses != self._addresses:
             self._addresses, self.gradients = addresses, upload(addresses, torch.int64, self.device)
+
+    def forget(self) -> None:
+        """Keep no gradient alive."""
+        self._given, self.readable = None, []
 
     def numbers(self, ops: Sequence[Ready], decay: Scalar) -> tuple[Tensor, Tensor]:
         """The coefficients of a stage on the device, (2·letters + 1, 1 or R), and the numbers of its draws.
@@ -91,9 +114,9 @@ class Table:
             made = upload(host, torch.float32, self.device), upload([*draws, 0], torch.int64, self.device)
             self._numbers[key] = shown, *made
         _, numbers, drawn = self._numbers[key]
-        for row, x in zip(numbers, values, strict=True):
+        for row, x in enumerate(values):
             if isinstance(x, Tensor):
-                row.copy_(x)
+                numbers[row].copy_(x)
         return numbers, drawn
 
 

@@ -1,0 +1,94 @@
+"""Parameter groups: checking a new one, landing its parameters and creating their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .._random import seeds
+from ..constraints import Constraint, Free
+from ..ensemble.known import replica_dims
+from . import cautions, edits, hyper, keys, sgd
+from . import state as states
+from .rates import Rates
+
+
+class Grouped(Optimizer):
+    """Methods that add groups to an optimizer, by torch's rules."""
+
+    _default_space: Constraint | None
+    _spaces: dict[Tensor, Constraint]
+    _landings: states.Landings | None
+    _landed: dict[Tensor, states.Landed]
+    _kinds: dict[Tensor, edits.Kind]
+    _said: set[str]
+    _note: Callable[..., None]
+
+    @torch.no_grad()
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = seeds.noted(hyper.as_plain(sgd.take_terms(param_group, self.defaults)))
+        keys.check_keys(group, self.defaults, self.param_groups)
+        space = group.pop("constraint", self._default_space) or Free()
+        if not isinstance(space, Constraint):
+            raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
+        space = space.with_view(None)  # parameters without a module are read as they are
+        hyper.check_group({**self.defaults, **group}, space)
+        if isinstance(group["params"], set):
+            raise TypeError("optimizer parameters need to be organized in ordered collections: give a list, not a set")
+        params = group["params"] = states.without_duplicates(group["params"])
+        known = {id(p) for other in self.param_groups for p in other["params"]}
+        states.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
+        super().add_param_group(group)
+        group = self.param_groups[-1]
+        group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
+        group["lr"] = Rates.of(group["lr"])
+        try:
+            hyper.check_replicas(group)
+            space = space.over_replicas(replica_dims(group["params"], group["seed"]))
+            names = states.names_of(group, len(known) - len(params))
+            landings = states.create(group, space, group["params"], names, self.state, self._landed)
+            if group["params"]:
+                states.create_shared(group, self.state)
+        except Exception:
+            for p in self.param_groups.pop()["params"]:
+                self.state.pop(p, None)
+                self._landed.pop(p, None)
+            raise
+        self._spaces |= dict.fromkeys(group["params"], space)
+        self._note(group["params"], kinds=True)
+        if self._landings is None:
+            states.warn_landed(landings)
+            cautions.warn_once({len(self.param_groups) - 1: group}, self._said)
+        else:
+            self._landings += landings
+
+    def _adopt(self, number: int, group: dict[str, Any]) -> None:
+        """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
+        unknown = [p for p in group["params"] if p not in self._spaces]
+        if unknown and len(unknown) < len(group["params"]):  # parameters that were appended to a group
+            space = states.growing(self._spaces[next(p for p in group["params"] if p in self._spaces)])
+            names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
+            states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed))
+            self._spaces |= dict.fromkeys(unknown, space)
+            self._note(unknown, kinds=True)
+        elif unknown:
+            behind = self.param_groups[number:]
+            del self.param_groups[number:]
+            for p in group["params"]:
+                self.state.pop(p, None)
+            try:
+                self.add_param_group({**group, "constraint": states.space_named(group.get("constraint"), self._spaces)})
+                behind = behind[1:]
+            finally:
+                self.param_groups += behind
+        elif group["params"]:
+            missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
+            for name, value in {**self.defaults, **seeds.noted(group), **missing, "format": states.FORMAT}.items():
+                group.setdefault(name, value)
+            self._note([p for p in group["params"] if p not in self._kinds], kinds=True)

@@ -1,0 +1,100 @@
+"""Steps by kernels and by the reference, from the same state with the same noise. Run as a script: on a CPU.
+
+As a script it must be started with TRITON_INTERPRET=1, which Triton reads when it is imported.
+"""
+
+import itertools
+import sys
+import warnings
+
+import torch
+from torch import nn
+
+from holonom import Langevin
+from holonom._step import run
+from holonom.constraints import Circle, Sphere
+
+SPACES = {"free": None, "circle": Circle(0.7), "sphere": Sphere(9.0), "fixed sphere": Sphere(3.0, slack=False)}
+WORDS = ("L", "M", "OBA", "BAOAB", "ABO", "BAAOAAB", "BACDEDCAB", "BAFEFAB")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SHAPES = {"free": ((30, 50), (7,), ()), "circle": ((30, 50), (7,), (3,))}
+ROWS = ((30, 50), (7, 700), (3, 3072))
+
+
+def table():
+    """space, word, temperature, weight decay, dtype, replicas, and at which step a gradient is NaN."""
+    for space, word, tau, decay, dtype, replicas, bad in itertools.product(
+        SPACES, WORDS, (0.0, 1e-2), (0.0, 0.1), DTYPES, (0, 3), (None, 0, 1)
+    ):
+        plain = dtype == torch.float32 and not replicas
+        if word == "M" and space != "free":
+            continue
+        if (bad is not None or decay) and not plain:
+            continue
+        yield space, word, tau, decay, dtype, replicas, bad
+
+
+def run_steps(device, fuse, space, word, tau, decay, dtype, replicas, bad, steps=3, edit=False):
+    """Positions and state after some steps with gradients that do not depend on the positions."""
+    generator = torch.Generator().manual_seed(1)
+    lead = (replicas,) if replicas else ()
+    shapes = SHAPES.get(space, ROWS)
+    starts = [(torch.rand((*lead, *shape), generator=generator) - 0.5) * 1.2 for shape in shapes]
+    params = [nn.Parameter(x.to(device, dtype)) for x in starts]
+    constraint = SPACES[space]
+    if isinstance(constraint, Sphere) and replicas:
+        constraint = Sphere(constraint.radius, constraint.has_slack, view="batch")
+    options = {"lr": torch.linspace(0.05, 0.1, replicas).to(device)} if replicas else {"lr": 0.1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt = Langevin(
+            params, scheme=word, temperature=tau, constraint=constraint, weight_decay=decay, fuse=fuse,
+            seed=torch.arange(replicas, device=device) + 5 if replicas else 7, coupling=0.1,
+            driving_noise=0.01 if tau else 0.0, **options,
+        )  # fmt: skip
+        for number in range(steps):
+            for p in params:
+                place = torch.arange(p.numel(), dtype=torch.float32).reshape(p.shape)
+                p.grad = torch.sin(3 * place + number).to(device, dtype)
+            if number == bad:
+                params[1].grad.view(-1)[0] = float("nan")
+            if edit and number == 1:
+                params[0].data.mul_(0.5)
+            opt.step()
+        opt.synchronize()
+    return params, [opt.state[p] for p in params]
+
+
+def differences(ours, theirs):
+    """The largest difference of positions, and of everything else that state holds."""
+    q = max(float((x.double() - y.double()).abs().max()) for x, y in zip(ours[0], theirs[0], strict=True))
+    pairs = [(x[k], y[k]) for x, y in zip(ours[1], theirs[1], strict=True) for k in y]
+    return q, max(float((x.double() - y.double()).abs().max()) for x, y in pairs)
+
+
+def limits(dtype):
+    """Of positions, which half precision rounds, and of state, which it does not."""
+    return (1e-5, 1e-4) if dtype == torch.float32 else (8 * torch.finfo(dtype).eps, 2e-2)
+
+
+if __name__ == "__main__":
+    run.KERNEL_DEVICES.add("cpu")
+    failed = []
+    chosen = [
+        ("free", "BAOAB", 1e-2, 0.1, torch.float32, 0, None),
+        ("free", "M", 1e-2, 0.0, torch.bfloat16, 0, None),
+        ("free", "BACDEDCAB", 1e-2, 0.0, torch.float32, 3, None),
+        ("circle", "BAOAB", 1e-2, 0.0, torch.float32, 3, None),
+        ("circle", "L", 1e-2, 0.0, torch.bfloat16, 0, None),
+        ("circle", "OBA", 0.0, 0.1, torch.float32, 0, None),
+        ("sphere", "BAOAB", 1e-2, 0.0, torch.float32, 0, None),
+        ("sphere", "L", 1e-2, 0.1, torch.float32, 3, None),
+        ("fixed sphere", "BAFEFAB", 1e-2, 0.0, torch.float32, 0, None),
+    ]
+    for case in chosen:
+        edit = case[0] != "free"
+        found = differences(run_steps("cpu", None, *case, edit=edit), run_steps("cpu", False, *case, edit=edit))
+        if not all(x <= limit for x, limit in zip(found, limits(case[4]), strict=True)):
+            failed.append((case, found))
+    print(*failed, sep="\n")
+    sys.exit(bool(failed))

@@ -1,0 +1,105 @@
+"""The GPU's kernels do what the reference integrator does."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from holonom import Langevin
+from holonom._step import run
+from holonom.constraints import Circle, Sphere
+
+from .kernel_cases import differences, limits, run_steps, table
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+@needs_cuda
+@pytest.mark.parametrize("case", table(), ids=str)
+def test_kernels_do_what_the_reference_does(case):
+    found = differences(run_steps("cuda", None, *case), run_steps("cuda", False, *case))
+    assert all(x <= limit for x, limit in zip(found, limits(case[4]), strict=True)), found
+
+
+@needs_cuda
+@pytest.mark.parametrize("word", ["BAOAB", "L"])
+@pytest.mark.parametrize("space", ["circle", "sphere", "fixed sphere"])
+def test_kernels_take_up_positions_written_from_outside(space, word):
+    case = (space, word, 1e-2, 0.0, torch.float32, 0, None)
+    found = differences(run_steps("cuda", None, *case, edit=True), run_steps("cuda", False, *case, edit=True))
+    assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
+
+
+@needs_triton
+def test_kernels_do_what_the_reference_does_on_a_cpu():
+    """Triton's interpreter runs the same code, slowly; a few cases."""
+    script = Path(__file__).with_name("kernel_cases.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def params_on(device, *shapes):
+    generator = torch.Generator().manual_seed(0)
+    params = [nn.Parameter((torch.rand(shape, generator=generator) - 0.5).to(device)) for shape in shapes]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    return params
+
+
+def kernels_are_used(opt):
+    group, buckets = opt.param_groups[0], opt._buckets()[0]
+    return run.has_kernels(group, buckets)
+
+
+@needs_cuda
+@pytest.mark.parametrize("constraint", [None, Circle(1.0), Sphere(9.0)], ids=["free", "circle", "sphere"])
+def test_which_steps_are_run_by_kernels(constraint):
+    options = {"lr": 0.1, "constraint": constraint, "seed": 0}
+    assert kernels_are_used(Langevin(params_on("cuda", (6, 10)), **options))
+    assert not kernels_are_used(Langevin(params_on("cuda", (6, 10)), fuse=False, **options))
+    assert not kernels_are_used(Langevin([p.double() for p in params_on("cuda", (6, 10))], **options))
+
+
+@needs_cuda
+def test_gradients_may_be_elsewhere_at_every_step():
+    ours, theirs = params_on("cuda", (40, 30), (7,)), params_on("cuda", (40, 30), (7,))
+    pairs = [(Langevin(p, 0.1, seed=0, fuse=fuse), p) for p, fuse in ((ours, None), (theirs, False))]
+    for number in range(4):
+        for opt, params in pairs:
+            for p in params:
+                gradient = torch.full_like(p, 0.1 * number + 0.1)
+                # another address; a transposed one; another dtype
+                p.grad = gradient if number < 2 or p.ndim < 2 else gradient.t().contiguous().t()
+            opt.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@needs_cuda
+def test_autograd_notices_what_kernels_write():
+    (p,) = params_on("cuda", (6, 10))
+    opt = Langevin([p], 0.1, seed=0)
+    loss = p.square().sum()
+    opt.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@needs_cuda
+def test_a_step_needs_no_memory_of_the_size_of_the_weights():
+    params = params_on("cuda", (1000, 1000), (500, 2000))
+    opt = Langevin(params, 0.1, constraint=Circle(1.0), temperature=1e-4, seed=0)
+    opt.step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    opt.step()
+    assert torch.cuda.max_memory_allocated() - before < 0.05 * 4 * 2_000_000
