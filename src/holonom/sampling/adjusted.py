@@ -27,10 +27,10 @@ _RETURNS = 1e3  # roundings by which a drift that is run backwards may miss its 
 class Adjusted:
     """Draws from exp(−L/τ) without a bias of the time step: needs the loss of all data.
 
-    A transition draws momenta N(0, τ), projected to the tangent space, takes ``leapfrogs`` steps of half a kick, a drift
-    and half a kick, and is accepted with probability min(1, exp(−ΔH/τ)), H = L + ½|p|². A drift that is not exact
-    (:class:`~holonom.constraints.LevelSet`, :class:`~holonom.constraints.Orthogonal`) is run backwards from its end: where
-    it does not return, or finds no root, the chain rejects, without which detailed balance would not hold.
+    A transition draws momenta N(0, τ), projected to the tangent space, takes ``leapfrogs`` steps of half a kick, a
+    drift and half a kick, and is accepted with probability min(1, exp(−ΔH/τ)), H = L + ½|p|². A drift that is not exact
+    (:class:`~holonom.constraints.LevelSet`, :class:`~holonom.constraints.Orthogonal`) is run backwards from its end:
+    where it does not return, or finds no root, the chain rejects, without which detailed balance would not hold.
     """
 
     losses: Tensor
@@ -45,8 +45,8 @@ class Adjusted:
         for name, space in spaces.items():
             if getattr(space, "iterations", None) is not None:
                 raise ValueError(
-                    f"{space!r} on '{name}' stops after a fixed number of iterations, so a drift cannot be reversed and "
-                    f"no Metropolis test is exact; leave iterations=None"
+                    f"{space!r} on '{name}' stops after a fixed number of iterations, so that a drift cannot be "
+                    f"reversed and no Metropolis test is exact; leave iterations=None"
                 )
         self.kernel, self.target, self.burn_in = kernel, target, burn_in
         self.spaces = [spaces[name] for name in target.chains.parameters]
@@ -111,8 +111,8 @@ class Adjusted:
         probability = torch.where(lost | change.isnan(), 0.0, torch.exp(-change.clamp_min(0)))
         draw = uniforms(1, self.seeds, torch.full((), step, device=self.seeds.device), _ACCEPT)[:, 0]
         accepts = draw < probability
-        for x, old in zip(self._state(), before[0], strict=True):
-            x.copy_(_where(accepts, x, old))
+        for now, old in zip(self._state(), before[0], strict=True):
+            now.copy_(_where(accepts, now, old))
         self.gradients = {name: _where(accepts, g, before[1][name]) for name, g in self.gradients.items()}
         self.losses = _where(accepts, self.losses, before[2])
         self.potential = _where(accepts, self.potential, before[3])
@@ -139,7 +139,9 @@ class Adjusted:
         for i, (space, q, found) in enumerate(zip(self.spaces, self.positions, self.slacks, strict=True)):
             slack = found[0] if found else None
             p = space.view(drawn[i].to(q) * width)
-            slack_p = (slack_normals[i].reshape(slack.shape).to(q) * width) if i in slack_normals else None
+            slack_p = None
+            if slack is not None and i in slack_normals:
+                slack_p = slack_normals[i].reshape(slack.shape).to(q) * width
             x = Phase(space.view(q), p, slack, slack_p, space.radius_of(q))
             space.project_(x, p, *([] if slack_p is None else [slack_p]))
             phases.append(_tangent(space, x))
@@ -197,7 +199,7 @@ def _drift_each_(space: Constraint, x: Phase, h: float, chains: int) -> Tensor:
     each = []
     for i in range(chains):
         parts = [None if f is None else f.reshape(chains, -1, *f.shape[1:])[i] for f in x[:4]]
-        each.append(drift_(space, Phase(*parts, x.radius), h, 1))  # type: ignore[arg-type]
+        each.append(drift_(space, Phase(*parts, x.radius), h, 1))  # type: ignore[call-arg]
     return torch.cat(each)
 
 

@@ -27,8 +27,8 @@ def check_model(model: nn.Module) -> None:
             )
         if module.training and isinstance(module, _DROPOUTS) and module.p > 0:
             raise ValueError(
-                f"{label} drops units at random, so the likelihood is not a function of the weights; call model.eval(), "
-                f"or take the layer out"
+                f"{label} drops units at random, so that the likelihood is not a function of the weights; call "
+                f"model.eval(), or take the layer out"
             )
 
 
@@ -49,6 +49,6 @@ def check_loss(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
     twice = float(loss(model(torch.cat([few_x, few_x])), torch.cat([few_y, few_y])))
     if scale > 0 and abs(twice - 2 * float(value)) <= 1e-3 * scale:
         raise ValueError(
-            "the loss doubles when its batch is doubled: it is a sum, and loss(output, target) must be the mean negative "
-            "log-likelihood of the batch. Use reduction='mean'; num_data multiplies it"
+            "the loss doubles when its batch is doubled: it is a sum, and loss(output, target) must be the mean "
+            "negative log-likelihood of the batch. Use reduction='mean'; num_data multiplies it"
         )

@@ -95,5 +95,7 @@ def kernel_named(kernel: str | Kernel) -> Kernel:
     if isinstance(kernel, (BAOAB, SGLD, AdL, Cyclical, HMC)):
         return kernel
     if kernel not in _NAMES:
-        raise ValueError(f"kernel must be one of {', '.join(_NAMES)}, or an object such as BAOAB(friction=0.1); got {kernel!r}")
+        raise ValueError(
+            f"kernel must be one of {', '.join(_NAMES)}, or an object such as BAOAB(friction=0.1); got {kernel!r}"
+        )
     return _NAMES[kernel]()

@@ -22,7 +22,7 @@ _PROBABILITIES = {"softmax": lambda x: torch.softmax(x, -1), "sigmoid": torch.si
 class Prediction:
     """The mean and the variance of the model's outputs over the posterior, and class probabilities.
 
-    ``variance`` is what is not known about the function. That of a new observation has the likelihood's own in addition.
+    ``variance`` is what is not known about the function; a new observation has the likelihood's own in addition.
     ``probabilities`` are softmax or sigmoid of the outputs, averaged over draws; None if they were not asked for.
     """
 
@@ -85,7 +85,7 @@ class Posterior:
         """
         if probabilities is not None and probabilities not in _PROBABILITIES:
             raise ValueError(f"probabilities must be 'softmax', 'sigmoid' or None, got {probabilities!r}")
-        parts = [self._predict(part, probabilities, every) for part in x.split(batch_size or len(x))]
+        parts = [self._predict(part, probabilities, every) for part in torch.split(x, batch_size or len(x))]
         mean, variance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
         return Prediction(mean, variance, torch.cat([part[2] for part in parts]) if probabilities else None)
 

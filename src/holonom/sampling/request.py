@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..constraints import Constraint
 from ..ensemble import Loss
 from .chains import Chains
-from .kernels import Cyclical, Kernel
+from .kernels import Cyclical, Kernel, kernel_named
 from .prior import Prior
 from .spaces import Spaces
 from .store import fingerprint
@@ -31,19 +31,19 @@ class Request:
     model: nn.Module
     loss: Loss
     data: tuple[Tensor, Tensor]
-    num_data: float | None
-    chains: int
-    prior: Any
     steps: int
-    kernel: Kernel
-    lr: float | None
-    burn_in: int | None
-    thin: int | None
-    batch_size: int | None
-    init: Init
-    seed: int | None
-    out: str | Path | None
-    progress: bool
+    num_data: float | None = None
+    chains: int = 4
+    prior: Any = 1.0
+    kernel: str | Kernel = "baoab"
+    lr: float | None = None
+    burn_in: int | None = None
+    thin: int | None = None
+    batch_size: int | None = None
+    init: Init = "prior"
+    seed: int | None = None
+    out: str | Path | None = None
+    progress: bool = True
     constraints: Mapping[Any, Constraint] | None = None
     keep_weights: bool = True
 
@@ -55,9 +55,11 @@ class Request:
             if not (optional and value is None) and (not isinstance(value, int) or value < 1):
                 none = ", or None" if optional else ""
                 raise ValueError(f"{name} must be a whole number of at least 1{none}, got {value!r}")
-        x, y = self._data()
+        x, _ = self._data()
         if self.batch_size is not None and self.batch_size > len(x):
-            raise ValueError(f"batch_size is {self.batch_size}, but there are {len(x)} examples; None takes all of them")
+            raise ValueError(
+                f"batch_size is {self.batch_size}, but there are {len(x)} examples; None takes all of them"
+            )
         if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
             raise ValueError(f"lr must be positive and finite, or None to be chosen, got {self.lr}")
         if not 0 <= self.forgotten < self.steps:
@@ -85,7 +87,8 @@ class Request:
         """The transitions of the burn-in."""
         if self.burn_in is not None:
             return self.burn_in
-        cycles = self.kernel.cycles if isinstance(self.kernel, Cyclical) else 1
+        kernel = kernel_named(self.kernel)
+        cycles = kernel.cycles if isinstance(kernel, Cyclical) else 1
         return math.ceil(self.steps / cycles) if cycles > 1 else self.steps // 2
 
     def thinning(self, members: Chains) -> int:
@@ -124,7 +127,7 @@ class Request:
             "chains": self.chains,
             "prior": prior.describe(),
             "steps": self.steps,
-            "kernel": repr(self.kernel),
+            "kernel": repr(kernel_named(self.kernel)),
             "lr": self.lr,
             "burn_in": self.forgotten,
             "thin": self.thinning(members),

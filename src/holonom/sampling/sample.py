@@ -72,36 +72,36 @@ def sample(
             :func:`holonom.partition` takes them, to std or (mean, std); or a differentiable function from the sampled
             parameters by name to the log density.
         steps: transitions of every chain, the burn-in included.
-        kernel: "baoab", "sgld", "adl" or "cyclical"; "hmc" or "mala", which have no bias and need full batches; or one of
-            them with settings, :class:`HMC(leapfrogs=32) <holonom.sampling.HMC>`.
+        kernel: "baoab", "sgld", "adl" or "cyclical"; "hmc" or "mala", which have no bias and need full batches; or one
+            of them with settings, :class:`HMC(leapfrogs=32) <holonom.sampling.HMC>`.
         lr: the time step. None chooses it during the burn-in: with a Metropolis test by its acceptance, else
             0.8/√λ (0.32/λ for "sgld" and "cyclical") where λ is the largest curvature of L that was met, less if the
             noise of minibatches would raise the temperature by more than 5 %.
         burn_in: transitions to forget; None for half of them (for "cyclical", the first cycle).
         thin: keep one in this many; None for at most 1000 draws of a chain, and one gibibyte in memory.
-        batch_size: examples of a gradient; None for all of them. Minibatch noise heats kernels without a Metropolis test:
-            it is measured, and warned about where it matters.
-        init: "prior" draws every chain's start from the prior; "model" starts all of them at the model's weights; or a list
-            of R state dicts.
+        batch_size: examples of a gradient; None for all of them. The noise of minibatches heats kernels without a
+            Metropolis test: it is measured, and warned about where it matters.
+        init: "prior" draws every chain's start from the prior; "model" starts all of them at the model's weights; or a
+            list of R state dicts.
         seed: of everything that is random; None draws one from torch's generator. The result tells it.
-        out: a folder for draws and checkpoints. The same call with the same folder continues a run that was interrupted,
-            bit for bit; one with other settings is refused.
+        out: a folder for draws and checkpoints. The same call with the same folder continues a run that was
+            interrupted, bit for bit; one with other settings is refused.
         progress: show a bar, if tqdm is installed and the terminal has room for one.
-        constraints: selectors → :mod:`holonom.constraints` spaces. The prior is then a density with respect to the surface
-            measure; spaces with slack variables sample the lifted law, flat on their sphere and not in the weights.
+        constraints: selectors → :mod:`holonom.constraints` spaces. The prior is then a density with respect to the
+            surface measure; spaces with slack variables sample the lifted law, flat on their sphere and not in the
+            weights.
     """
-    return run(
-        Request(
-            model, loss, data, num_data, chains, prior, steps, kernel_named(kernel), lr, burn_in, thin, batch_size, init,
-            seed, out, progress, constraints,
-        ),
-        stacklevel=3,
+    request = Request(
+        model, loss, data, steps, num_data, chains, prior, kernel, lr, burn_in, thin, batch_size, init, seed, out,
+        progress, constraints,
     )  # fmt: skip
+    return run(request, stacklevel=3)
 
 
 def run(request: Request, stacklevel: int) -> Posterior:
     """Carry out a request; ``stacklevel`` is that of the user's line for a warning raised here."""
     model, loss, steps, burn_in = request.model, request.loss, request.steps, request.forgotten
+    kernel = kernel_named(request.kernel)
     check_model(model)
     request.check()
     folder = None if request.out is None else Folder(Path(request.out))
@@ -116,9 +116,9 @@ def run(request: Request, stacklevel: int) -> Posterior:
     land_(spaces, members)
     target = Target(members, loss, (x, y), request.examples, prior, request.batch_size, seed)
     mover: Adjusted | Unadjusted = (
-        Adjusted(request.kernel, target, spaces, request.lr, burn_in)
-        if isinstance(request.kernel, HMC)
-        else Unadjusted(request.kernel, target, spaces, request.lr, steps, burn_in)
+        Adjusted(kernel, target, spaces, request.lr, burn_in)
+        if isinstance(kernel, HMC)
+        else Unadjusted(kernel, target, spaces, request.lr, steps, burn_in)
     )
     thin = request.thinning(members)
     kept = [step for step in range(burn_in + thin, steps + 1, thin) if mover.keeps(step)]
@@ -144,7 +144,12 @@ def run(request: Request, stacklevel: int) -> Posterior:
         if folder is not None:
             store.flush()
             own = {name: p.detach() for name, p in members.parameters.items()}
-            results = {"lr": mover.lr, "acceptance": mover.acceptance, "heating": mover.heating, "mapped": members.mapped}
+            results = {
+                "lr": mover.lr,
+                "acceptance": mover.acceptance,
+                "heating": mover.heating,
+                "mapped": members.mapped,
+            }
             progress = {"step": step, "draws": sum(s <= step for s in kept), "seconds": time.perf_counter() - since}
             folder.save({"parameters": own, "kernel": mover.state_dict(), **progress, **results})
 
@@ -165,8 +170,8 @@ def run(request: Request, stacklevel: int) -> Posterior:
             if bar is not None:
                 bar.update()
     return Posterior(
-        store.draws, store.losses, mover.lr, mover.acceptance, mover.heating, time.perf_counter() - since, seed, settings,
-        copy.deepcopy(model), members.mapped,
+        store.draws, store.losses, mover.lr, mover.acceptance, mover.heating, time.perf_counter() - since, seed,
+        settings, copy.deepcopy(model), members.mapped,
     )  # fmt: skip
 
 

@@ -116,5 +116,5 @@ def fingerprint(*tensors: Tensor) -> str:
     for x in tensors:
         header = f"{tuple(x.shape)} {x.dtype}".encode()
         data = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        value = zlib.crc32(data, zlib.crc32(header, value))
+        value = zlib.crc32(memoryview(data), zlib.crc32(header, value))
     return f"{value:08x}"

@@ -77,7 +77,7 @@ def gradient_noise(target: Target, step: int) -> float:
 
 
 class CurvatureRule:
-    """lr for kernels without a Metropolis test: 0.8/√λ for words with momenta, 0.32/λ without (the same method at γ → ∞).
+    """lr for kernels without a Metropolis test: 0.8/√λ with momenta, 0.32/λ without, the same method at γ → ∞.
 
     λ is the larger of the last two measurements. With minibatches lr is also small enough for their noise to raise
     the temperature by no more than 5 %.

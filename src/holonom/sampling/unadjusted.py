@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..constraints import Free
 from ..errors import NonFiniteGradientError
 from ..optimizer import Langevin
 from ..scheme import compile_word
-from .kernels import BAOAB, AdL, Cyclical, SGLD
+from .kernels import BAOAB, SGLD, AdL, Cyclical
 from .spaces import Spaces
 from .target import Target
 from .tuning import HEATING, CurvatureRule, tuning_steps
@@ -48,8 +47,7 @@ class Unadjusted:
         groups: dict[str, dict[str, Any]] = {}
         for name, p in target.chains.parameters.items():
             space = spaces[name]
-            own = groups.setdefault(repr(space), {"params": [], "constraint": None if isinstance(space, Free) else space})
-            own["params"].append((name, p))
+            groups.setdefault(repr(space), {"params": [], "constraint": space})["params"].append((name, p))
         self.optimizer = Langevin(
             groups.values(), self.lr, scheme=kernel.word, temperature=target.temperature, seed=target.chains.seeds,
             **self._thermostat(0),
@@ -77,8 +75,8 @@ class Unadjusted:
             self.optimizer.step()
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(
-                f"a chain diverged before step {step} with lr={self.lr:g} ({error}). Give a smaller lr, start elsewhere "
-                f"(init='model'), or give a narrower prior"
+                f"a chain diverged before step {step} with lr={self.lr:g} ({error}). Give a smaller lr, start "
+                f"elsewhere (init='model'), or give a narrower prior"
             ) from None
         self.begin(step + 1)
 
@@ -102,7 +100,7 @@ class Unadjusted:
 
     # ── settings of a step ───────────────────────────────────────────────────────────────────────
 
-    def _thermostat(self, step: int) -> dict[str, float]:
+    def _thermostat(self, step: int) -> dict[str, Any]:
         if isinstance(self.kernel, BAOAB):
             return {"friction": self._friction(step, 1.0)}
         if isinstance(self.kernel, AdL):
