@@ -104,7 +104,7 @@ class Adjusted:
         for i in range(self.kernel.leapfrogs):
             self._kick_(phases, h / 2 if i == 0 else h)
             for space, x in zip(self.spaces, phases, strict=True):
-                lost |= drift_(space, x, h, len(self.seeds))
+                drift_(space, x, h, lost)
             self._evaluate()
         self._kick_(phases, h / 2)
         change = (self.potential + self._kinetic(phases) - start) / self.target.temperature
@@ -176,31 +176,48 @@ class Adjusted:
             self.tuner.restore(state["tuner"])
 
 
-def drift_(space: Constraint, x: Phase, h: float, chains: int) -> Tensor:
-    """A drift of all chains. Returns (R,): whose drift is not reversible, and may be anywhere now."""
+def drift_(space: Constraint, x: Phase, h: float, lost: Tensor) -> None:
+    """A drift of all chains. Marks in ``lost``, (R,), those whose drift has no root or does not return."""
     if space.traits.geodesic:
         space.finish_(x, space.drift_(x, h), False)
-        return torch.zeros(chains, dtype=torch.bool, device=x.q.device)
+        return
+    for m in x.momenta():  # a lost chain stays where it is, whatever kicks it
+        m.masked_fill_(_over(lost, m), 0.0)
     old = x.map(torch.clone)
     try:
         space.finish_(x, space.drift_(x, h), False)
         back = _reversed(space, x)
         space.drift_(back, h)
-    except ProjectionError:  # of one chain or more: on a CPU a root that is missing is an error of all of them
+    except ProjectionError:  # of some chain: on a CPU a root that is missing is an error
         _copy_(x, old)
-        return _drift_each_(space, x, h, chains)
-    return _misses(back, old, chains)
+        if len(lost) == 1:
+            lost.fill_(True)
+            return
+        half = len(lost) // 2
+        for part in (slice(0, half), slice(half, None)):
+            drift_(space, _some_of(x, part, len(lost)), h, lost[part])
+        return
+    error = _largest(back.q - old.q, lost)
+    lost |= ~(error <= _RETURNS * torch.finfo(old.q.dtype).eps * (1 + _largest(old.q, lost)))
 
 
-def _drift_each_(space: Constraint, x: Phase, h: float, chains: int) -> Tensor:
-    """Chain by chain, where one of them has no root."""
-    if chains == 1:
-        return torch.ones(1, dtype=torch.bool, device=x.q.device)
-    each = []
-    for i in range(chains):
-        parts = [None if f is None else f.reshape(chains, -1, *f.shape[1:])[i] for f in x[:4]]
-        each.append(drift_(space, Phase(*parts, x.radius), h, 1))  # type: ignore[call-arg]
-    return torch.cat(each)
+def _some_of(x: Phase, chains: slice, count: int) -> Phase:
+    """The phases of some chains, sharing memory; a chain may have several rows."""
+
+    def rows(f: Tensor) -> Tensor:
+        each = len(f) // count
+        return f[chains.start * each : None if chains.stop is None else chains.stop * each]
+
+    return x.map(rows)
+
+
+def _largest(x: Tensor, lost: Tensor) -> Tensor:
+    return x.reshape(len(lost), -1).abs().amax(1)
+
+
+def _over(chosen: Tensor, x: Tensor) -> Tensor:
+    """(R,) so that it broadcasts against x, whose first dimension holds one or more rows a chain."""
+    return chosen.repeat_interleave(len(x) // len(chosen)).reshape(-1, *[1] * (x.ndim - 1))
 
 
 def _tangent(space: Constraint, x: Phase) -> Phase:
@@ -216,12 +233,6 @@ def _reversed(space: Constraint, x: Phase) -> Phase:
     return back
 
 
-def _misses(back: Phase, start: Phase, chains: int) -> Tensor:
-    error = (back.q - start.q).reshape(chains, -1).abs().amax(1)
-    size = 1 + start.q.reshape(chains, -1).abs().amax(1)
-    return ~(error <= _RETURNS * torch.finfo(start.q.dtype).eps * size)
-
-
 def _copy_(x: Phase, source: Phase) -> None:
     for to, there in zip(x[:4], source[:4], strict=True):
         if to is not None:
@@ -229,8 +240,4 @@ def _copy_(x: Phase, source: Phase) -> None:
 
 
 def _where(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    shape = (len(chosen), *[1] * (new.ndim - 1)) if new.shape[:1] == chosen.shape else None
-    if shape is None:  # blocks of all chains in one dimension
-        rows = chosen.repeat_interleave(len(new) // len(chosen))
-        shape, chosen = (len(rows), *[1] * (new.ndim - 1)), rows
-    return torch.where(chosen.reshape(shape), new, old)
+    return torch.where(_over(chosen, new), new, old)

@@ -115,6 +115,6 @@ def fingerprint(*tensors: Tensor) -> str:
     value = 0
     for x in tensors:
         header = f"{tuple(x.shape)} {x.dtype}".encode()
-        data = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        value = zlib.crc32(memoryview(data), zlib.crc32(header, value))
+        data: Any = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        value = zlib.crc32(data, zlib.crc32(header, value))
     return f"{value:08x}"

@@ -13,14 +13,17 @@ from .target import Target, per_chain, squares
 
 SHARE_OF_FREQUENCY = 0.8  # h·√λ of the stiffest direction; a step is stable below 2
 HEATING = 0.05  # of the temperature, by minibatch noise: what lr=None allows, and above which an lr is warned about
-POWER_ITERATIONS = 8
+POWER_ITERATIONS = 6
 NOISE_BATCHES = 8
-_TUNE_AT = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the burn-in
+_TUNE_AT = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the burn-in
+_REMEMBERED = 4  # measurements, whose largest curvature counts
+_LONG = 64  # a burn-in in which lr has the time to grow
+_FIRST, _GROWTH = 0.1, 2.0  # the start may be flatter than where the chains go: lr starts at a tenth and at most doubles
 _SHAPING, _SLOWNESS, _DECAY = 0.05, 10.0, 0.75  # of dual averaging, as published by Hoffman and Gelman
 
 
 def tuning_steps(burn_in: int) -> set[int]:
-    """The steps before which lr is chosen. The last quarter of the burn-in runs at the lr that is kept."""
+    """The steps before which lr is chosen. The last eighth of the burn-in runs at the lr that is kept."""
     return {int(share * burn_in) for share in _TUNE_AT}
 
 
@@ -79,13 +82,15 @@ def gradient_noise(target: Target, step: int) -> float:
 class CurvatureRule:
     """lr for kernels without a Metropolis test: 0.8/√λ with momenta, 0.32/λ without, the same method at γ → ∞.
 
-    λ is the larger of the last two measurements. With minibatches lr is also small enough for their noise to raise
+    λ is the largest of the last four measurements, and lr grows slowly. With minibatches lr is also small enough for their noise to raise
     the temperature by no more than 5 %.
     """
 
-    def __init__(self, overdamped: bool, thermostatted: bool) -> None:
+    def __init__(self, overdamped: bool, thermostatted: bool, burn_in: int) -> None:
         self.overdamped, self.thermostatted = overdamped, thermostatted
+        self.first = _FIRST if burn_in >= _LONG else 1.0
         self.curvatures: list[float] = []
+        self.steps: list[float] = []  # the time steps that followed, as kernels with momenta have them
         self.noise = 0.0
 
     def measure(self, target: Target, step: int, curvature: bool = True) -> None:
@@ -94,10 +99,12 @@ class CurvatureRule:
         self.noise = gradient_noise(target, step)
 
     def lr(self, temperature: float) -> float:
-        h = SHARE_OF_FREQUENCY / math.sqrt(max(self.curvatures[-2:]))
+        h = SHARE_OF_FREQUENCY / math.sqrt(max(self.curvatures[-_REMEMBERED:]))
+        h = min(h, self.steps[-1] * _GROWTH if self.steps else h * self.first)
         if self.noise and not self.thermostatted:
             most = HEATING * temperature / self.noise
             h = min(h, 2 * math.sqrt(most) if self.overdamped else math.sqrt(most * (1 - math.exp(-2))))
+        self.steps.append(h)
         return h * h / 2 if self.overdamped else h
 
     def heating(self, lr: float, friction: float, temperature: float) -> float:
@@ -107,10 +114,11 @@ class CurvatureRule:
         return lr * lr * self.noise / (temperature * -math.expm1(-2 * friction * lr))
 
     def state(self) -> dict[str, Any]:
-        return {"curvatures": list(self.curvatures), "noise": self.noise}
+        return {"curvatures": list(self.curvatures), "steps": list(self.steps), "noise": self.noise}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.curvatures, self.noise = list(state["curvatures"]), float(state["noise"])
+        self.curvatures, self.steps = list(state["curvatures"]), list(state["steps"])
+        self.noise = float(state["noise"])
 
 
 class DualAveraging:

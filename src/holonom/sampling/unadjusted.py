@@ -40,7 +40,7 @@ class Unadjusted:
         self.kernel, self.target = kernel, target
         self.steps, self.burn_in = steps, burn_in
         scheme = compile_word(kernel.word)
-        self.rule = CurvatureRule(scheme.overdamped, scheme.thermostatted)
+        self.rule = CurvatureRule(scheme.overdamped, scheme.thermostatted, burn_in)
         self.tune_at = tuning_steps(burn_in) if lr is None else set()
         self.lr = lr or 1e-3
         self.heating = 0.0
