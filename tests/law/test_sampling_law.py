@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from holonom.constraints import LevelSet, Orthogonal, Sphere
-from holonom.sampling import HMC, BAOAB, Cyclical, learning_coefficient, sample
+from holonom.sampling import BAOAB, HMC, Cyclical, learning_coefficient, sample
 from tests.law.chains import assert_agree
 
-CHAINS, NOISE = 600, 0.5
+CHAINS, NOISE = 200, 0.5
 
 
 def normals(*shape, seed=0):
@@ -50,28 +50,28 @@ def weights(posterior):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "steps", "chains"),
+    ("kernel", "steps", "resolution"),
     [
-        ("baoab", 240, CHAINS),
-        ("sgld", 400, CHAINS),
-        ("adl", 300, CHAINS),
-        (Cyclical(cycles=3), 600, CHAINS),
-        ("mala", 300, CHAINS),
-        (HMC(leapfrogs=4), 60, 3 * CHAINS),
+        ("baoab", 400, 0.16),
+        ("sgld", 800, 0.16),
+        ("adl", 400, 0.16),
+        (Cyclical(cycles=3), 1200, 0.3),
+        ("mala", 400, 0.16),
+        (HMC(leapfrogs=4), 160, 0.16),
     ],
     ids=str,
 )
-def test_linear_regression_has_its_exact_mean_and_covariance(kernel, steps, chains):
+def test_linear_regression_has_its_exact_mean_and_covariance(kernel, steps, resolution):
     data, prior, mean, covariance = regression()
     posterior = sample(
-        nn.Linear(2, 1).double(), squared_error, data, prior=prior, kernel=kernel, steps=steps, chains=chains, seed=1,
+        nn.Linear(2, 1).double(), squared_error, data, prior=prior, kernel=kernel, steps=steps, chains=CHAINS, seed=1,
         progress=False,
     )  # fmt: skip
     expected = torch.cat([torch.zeros(3), torch.eye(3).flatten()])
-    assert_agree(whitened_moments(weights(posterior), mean, covariance), expected, resolution=0.1)
+    assert_agree(whitened_moments(weights(posterior), mean, covariance), expected, resolution=resolution)
 
 
-@pytest.mark.parametrize(("kernel", "steps", "bias"), [("baoab", 240, 0.02), (HMC(leapfrogs=4), 80, 0.0)], ids=str)
+@pytest.mark.parametrize(("kernel", "steps", "bias"), [("baoab", 400, 0.02), (HMC(leapfrogs=4), 120, 0.0)], ids=str)
 def test_logistic_regression_agrees_with_quadrature(kernel, steps, bias):
     """Few data, so that the posterior is skewed: its mean is off the maximum by a third of a standard deviation."""
     x = normals(8, 2)
@@ -84,7 +84,7 @@ def test_logistic_regression_agrees_with_quadrature(kernel, steps, bias):
     covariance = (grid - mean).T @ ((grid - mean) * mass[:, None])
     posterior = sample(
         nn.Linear(2, 1, bias=False).double(), nn.BCEWithLogitsLoss(), (x, y), prior=3.0, kernel=kernel, steps=steps,
-        chains=2 * CHAINS, seed=2, progress=False,
+        chains=CHAINS, seed=2, progress=False,
     )  # fmt: skip
     expected = torch.cat([torch.zeros(2), torch.eye(2).flatten()])
     assert_agree(whitened_moments(weights(posterior), mean, covariance), expected, resolution=0.2, bias=bias)
@@ -96,16 +96,16 @@ def unit(w):
 
 @pytest.mark.parametrize("space", [Sphere(1.0, slack=False), LevelSet(unit), Orthogonal()], ids=repr)
 def test_a_unit_vector_under_a_linear_loss_is_von_mises_fisher(space):
-    """Density ∝ exp(−κ b·w) on the sphere: E w = −(coth κ − 1/κ) b and E (b·w)² = 1 − 2A/κ, at a large time step.
+    """Density ∝ exp(−κ b·w) on the sphere: E w = −(coth κ − 1/κ) b and E (b·w)² = 1 − 2A/κ, by RATTLE.
 
-    The drifts of LevelSet and Orthogonal are projections: some of their proposals are rejected for not returning.
+    The drift of Sphere is exact; those of LevelSet and Orthogonal are projections, and run backwards.
     """
     kappa = 2.5
     axis = torch.tensor([0.6, -0.8, 0.0], dtype=torch.float64)
     data = axis.expand(10, 3), torch.zeros(10, 1, dtype=torch.float64)
     posterior = sample(
-        nn.Linear(3, 1, bias=False).double(), lambda output, _: output.mean(), data, num_data=kappa, lr=0.6,
-        kernel=HMC(leapfrogs=3), steps=60, burn_in=20, chains=CHAINS, seed=3, progress=False,
+        nn.Linear(3, 1, bias=False).double(), lambda output, _: output.mean(), data, num_data=kappa, lr=0.3,
+        kernel=HMC(leapfrogs=6), steps=80, burn_in=20, chains=CHAINS, seed=3, progress=False,
         constraints={"weight": space},
     )  # fmt: skip
     w = weights(posterior)
@@ -135,7 +135,7 @@ class Regular(Product):
 
 
 @pytest.mark.parametrize("model", [Regular(), Product()], ids=lambda model: type(model).__name__)
-@pytest.mark.parametrize(("kernel", "steps", "bias"), [(BAOAB(), 300, 0.01), (HMC(leapfrogs=4), 120, 0.0)], ids=str)
+@pytest.mark.parametrize(("kernel", "steps", "bias"), [(BAOAB(), 400, 0.01), (HMC(leapfrogs=4), 150, 0.0)], ids=str)
 def test_the_learning_coefficient_agrees_with_quadrature(model, kernel, steps, bias):
     """At the same n, β and restoring term; here 0.97 for the regular model (1 without the term) and 0.30 for w₁²w₂²."""
     n, restoring = 50, 1.0
@@ -154,4 +154,4 @@ def test_the_learning_coefficient_agrees_with_quadrature(model, kernel, steps, b
         progress=False,
     )  # fmt: skip
     assert found.error == pytest.approx(float(found.per_chain.std() / CHAINS**0.5))
-    assert_agree(found.per_chain[:, None], [float(n * beta * (mass @ losses))], resolution=0.05, bias=bias)
+    assert_agree(found.per_chain[:, None], [float(n * beta * (mass @ losses))], resolution=0.08, bias=bias)

@@ -48,8 +48,12 @@ class Adjusted:
                     f"{space!r} on '{name}' stops after a fixed number of iterations, so that a drift cannot be "
                     f"reversed and no Metropolis test is exact; leave iterations=None"
                 )
+            if getattr(space, "joint", False):
+                raise ValueError(f"{space!r} holds several tensors at once, which kernel='hmc' and 'mala' cannot yet")
         self.kernel, self.target, self.burn_in = kernel, target, burn_in
         self.spaces = [spaces[name] for name in target.chains.parameters]
+        for name, p in target.chains.parameters.items():
+            p.data = spaces[name].readable(p.data)  # the phases are views of its memory
         self.positions = [p.detach() for p in target.chains.parameters.values()]
         self.seeds = target.chains.seeds
         self.slacks = [space.lift(q)[:1] for space, q in zip(self.spaces, self.positions, strict=True)]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..constraints import Constraint, Free, LevelSet
+from ..constraints import Constraint, Free, LevelSet, View
+from ..constraints.views import Viewed
 from ..errors import ConstraintError, PartitionError
 from ..partitions import partition
 from .chains import Chains
@@ -51,18 +52,17 @@ def land_(spaces: Spaces, chains: Chains) -> None:
 
 def _for_chains(space: Constraint, p: Tensor) -> Constraint:
     """The same space with one more dimension in front."""
-    stacked = copy.copy(space)
-    if isinstance(stacked, LevelSet):
-        stacked.batch_dims += 1
-    elif hasattr(stacked, "block_view"):
-        view = stacked.block_view
-        if view in (None, "auto"):
-            view = "conv" if p.ndim > 2 else None
-        stacked.block_view = {None: "batch" if p.ndim > 1 else None, "conv": "batch conv"}.get(view, view)
-    radius = getattr(stacked, "radius", None)
-    if isinstance(radius, Tensor) and radius.ndim and hasattr(stacked, "block_view"):
-        raise ConstraintError(
-            f"{space!r}: chains are stacked, which one radius for every row does not fit; give one radius, or one "
-            f"selector for every row's tensor"
-        )
-    return stacked
+    radius = getattr(space, "radius", None)
+    if isinstance(space, Viewed) and isinstance(radius, Tensor) and radius.ndim:
+        raise ConstraintError(f"{space!r}: one radius for every row does not fit a stack of chains; give one radius")
+    over_replicas = getattr(space, "over_replicas", None)
+    if over_replicas is not None:
+        space = over_replicas(1)
+    elif isinstance(space, LevelSet):
+        space = copy.copy(space)
+        space.batch_dims += 1
+    if isinstance(space, Viewed) and p.ndim > 1 and space.block_view != "batch":
+        own = space.block_view if isinstance(space.block_view, View) else space.reading or View()
+        space = copy.copy(space)
+        space._set_view(View(own.batch + 1, own.output, own.blocks).named(p.ndim + 1))
+    return space

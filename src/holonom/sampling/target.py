@@ -60,10 +60,6 @@ class Target:
         """(R,) values of L in double precision, from the losses at the present positions."""
         return losses.double() - self.prior.log_density(self.chains) * self.temperature
 
-    def degrees(self) -> int:
-        """Sampled numbers of one chain."""
-        return sum(p[0].numel() for p in self.chains.parameters.values())
-
 
 def per_chain(x: Tensor) -> Tensor:
     """(R, …) as (R, numbers)."""

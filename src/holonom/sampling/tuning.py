@@ -18,7 +18,7 @@ NOISE_BATCHES = 8
 _TUNE_AT = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the burn-in
 _REMEMBERED = 4  # measurements, whose largest curvature counts
 _LONG = 64  # a burn-in in which lr has the time to grow
-_FIRST, _GROWTH = 0.1, 2.0  # the start may be flatter than where the chains go: lr starts at a tenth and at most doubles
+_FIRST, _GROWTH = 0.1, 2.0  # the start may be flatter than where the chains go: lr starts small and at most doubles
 _SHAPING, _SLOWNESS, _DECAY = 0.05, 10.0, 0.75  # of dual averaging, as published by Hoffman and Gelman
 
 
@@ -82,8 +82,8 @@ def gradient_noise(target: Target, step: int) -> float:
 class CurvatureRule:
     """lr for kernels without a Metropolis test: 0.8/√λ with momenta, 0.32/λ without, the same method at γ → ∞.
 
-    λ is the largest of the last four measurements, and lr grows slowly. With minibatches lr is also small enough for their noise to raise
-    the temperature by no more than 5 %.
+    λ is the largest of the last four measurements, and lr grows slowly. With minibatches lr is also small enough for
+    their noise to raise the temperature by no more than 5 %.
     """
 
     def __init__(self, overdamped: bool, thermostatted: bool, burn_in: int) -> None:

@@ -50,8 +50,10 @@ class Unadjusted:
             groups.setdefault(repr(space), {"params": [], "constraint": space})["params"].append((name, p))
         self.optimizer = Langevin(
             groups.values(), self.lr, scheme=kernel.word, temperature=target.temperature, seed=target.chains.seeds,
-            **self._thermostat(0),
+            **self._thermostat(burn_in),
         )  # fmt: skip
+        freedom = [sum(spaces[name].degrees_of_freedom(p.detach()) for name, p in g["params"]) for g in groups.values()]
+        self.freedom = [n // len(target.chains.seeds) for n in freedom]  # of one chain, group by group
 
     def begin(self, step: int) -> None:
         """Evaluate the present positions: at the start, or after :meth:`load_state_dict`."""
@@ -69,6 +71,8 @@ class Unadjusted:
         settings = {"lr": self.lr, **self._thermostat(step), **self._cycle(step)}
         for group in self.optimizer.param_groups:
             group.update(settings)
+        if isinstance(self.kernel, AdL):
+            self._couple(step)
         for name, p in self.target.chains.parameters.items():
             p.grad = self.gradients[name]
         try:
@@ -104,11 +108,21 @@ class Unadjusted:
         if isinstance(self.kernel, BAOAB):
             return {"friction": self._friction(step, 1.0)}
         if isinstance(self.kernel, AdL):
-            # ε = 1/(N τ t²) and σ_A = √(2γτ) with t = 1/γ: the thermostat's time and friction, whatever N and τ are
-            friction, temperature = self._friction(step, 0.1), self.target.temperature
-            coupling = friction**2 / (self.target.degrees() * temperature)
-            return {"coupling": coupling, "driving_noise": math.sqrt(2 * friction * temperature)}
+            return {"driving_noise": math.sqrt(2 * self._friction(step, 0.1) * self.target.temperature)}
         return {}
+
+    def _couple(self, step: int) -> None:
+        """ε = 1/(N τ t²) with t = 1/γ, so that the thermostat's time is t whatever N and τ are.
+
+        In the first half of the burn-in ξ rests at γ: what falls from the start would drive it so high that the chains
+        freeze.
+        """
+        friction = self._friction(step, 0.1)
+        for group, freedom in zip(self.optimizer.param_groups, self.freedom, strict=True):
+            rests = step < self.burn_in // 2
+            group["coupling"] = 0.0 if rests else friction**2 / (freedom * self.target.temperature)
+            if rests:
+                self.optimizer.state[group["params"][0]]["thermostat"].fill_(friction)
 
     def _friction(self, step: int, most: float) -> float:
         given = self.kernel.friction if isinstance(self.kernel, (BAOAB, AdL)) else None
