@@ -120,7 +120,6 @@ class Request:
         constants = [*(p for p in self.model.parameters() if not p.requires_grad), *self.model.buffers()]
         return {
             "model": {name: [list(p.shape[1:]), str(p.dtype)] for name, p in members.parameters.items()},
-            "start": fingerprint(*members.parameters.values(), *constants),
             "data": fingerprint(*self.data),
             "loss": getattr(self.loss, "__qualname__", type(self.loss).__name__),
             "num_data": self.examples,
@@ -136,4 +135,5 @@ class Request:
             "init": self.init if isinstance(self.init, str) else "states",
             "constraints": {name: repr(space) for name, space in spaces.items()},
             "seed": seed,
+            "start": fingerprint(*members.parameters.values(), *constants),
         }
