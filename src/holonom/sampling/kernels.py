@@ -12,7 +12,7 @@ class BAOAB:
     """Underdamped Langevin dynamics, exact for Gaussian posteriors at every stable lr, second order otherwise.
 
     friction: γ. None damps the prior's own frequency critically, γ = 2/(std·√num_data) with the widest std, but at
-        least so that the run has fifty correlation times 2/γ; with minibatches 1/lr, which lets their noise heat least.
+        least so that the run has ten correlation times 2/γ; with minibatches 1/lr, which lets their noise heat least.
     """
 
     friction: float | None = None

@@ -75,7 +75,7 @@ def sample(
         kernel: "baoab", "sgld", "adl" or "cyclical"; "hmc" or "mala", which have no bias and need full batches; or one
             of them with settings, :class:`HMC(leapfrogs=32) <holonom.sampling.HMC>`.
         lr: the time step. None chooses it during the burn-in: with a Metropolis test by its acceptance, else
-            0.8/√λ (0.32/λ for "sgld" and "cyclical") where λ is the largest curvature of L that was met, less if the
+            1/√λ (1/(2λ) for "sgld" and "cyclical") where λ is the largest curvature of L that was met, less if the
             noise of minibatches would raise the temperature by more than 5 %.
         burn_in: transitions to forget; None for half of them (for "cyclical", the first cycle).
         thin: keep one in this many; None for at most 1000 draws of a chain, and one gibibyte in memory.

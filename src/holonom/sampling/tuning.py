@@ -11,7 +11,7 @@ from torch import Tensor
 from .._random import mix
 from .target import Target, per_chain, squares
 
-SHARE_OF_FREQUENCY = 0.8  # h·√λ of the stiffest direction; a step is stable below 2
+SHARE_OF_FREQUENCY = 1.0  # h·√λ of the stiffest direction; a step is stable below 2
 HEATING = 0.05  # of the temperature, by minibatch noise: what lr=None allows, and above which an lr is warned about
 POWER_ITERATIONS = 6
 NOISE_BATCHES = 8
@@ -80,7 +80,7 @@ def gradient_noise(target: Target, step: int) -> float:
 
 
 class CurvatureRule:
-    """lr for kernels without a Metropolis test: 0.8/√λ with momenta, 0.32/λ without, the same method at γ → ∞.
+    """lr for kernels without a Metropolis test: 1/√λ with momenta, 1/(2λ) without, the same method at γ → ∞.
 
     λ is the largest of the last four measurements, and lr grows slowly. With minibatches lr is also small enough for
     their noise to raise the temperature by no more than 5 %.

@@ -15,7 +15,7 @@ from .spaces import Spaces
 from .target import Target
 from .tuning import HEATING, CurvatureRule, tuning_steps
 
-CORRELATION_TIMES = 50  # that a run should at least have
+CORRELATION_TIMES = 10  # that a run should at least have
 BURN_IN_DAMPING = 0.1  # γ·h of the first half of the burn-in, which has to lose the start's energy
 
 
