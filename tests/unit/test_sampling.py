@@ -93,7 +93,8 @@ def test_mixing_is_judged():
     assert "weight" in text
     assert "mixed" in text.splitlines()[-1]
     assert "4 chains × 200 draws of BAOAB" in repr(posterior)
-    assert "output" in posterior.verdict(X[:2], rhat=1.0).text
+    assert {row.name for row in posterior.recorder(X[:2]).diagnose()} == {"loss", "output"}
+    assert not posterior.verdict(X[:2], rhat=1.0)
     assert posterior.verdict(rhat=1.1, ess=20)
 
 
@@ -400,7 +401,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 # ── near given weights ───────────────────────────────────────────────────────────────────────────
 
 
-def test_local_draws_stay_near_the_weights_they_are_pulled_to():
+def test_local_draws_stay_near_the_weights_they_are_pulled_to(tmp_path):
     at = {"weight": torch.tensor([[5.0, -5.0]]), "bias": torch.tensor([2.0])}
     options = {"steps": 200, "seed": 0, "progress": False, "chains": 2}
     near = sampling.local(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
@@ -412,6 +413,10 @@ def test_local_draws_stay_near_the_weights_they_are_pulled_to():
     model.load_state_dict(at)
     assert found.loss == pytest.approx(float(nn.MSELoss()(model(X), Y).detach()))
     assert "learning coefficient" in str(found)
+    sampling.learning_coefficient(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, out=tmp_path, **options)
+    loaded = sampling.load(tmp_path, linear())
+    assert loaded.draws == {}
+    assert torch.equal(loaded.losses, found.posterior.losses)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ class Request:
             "burn_in": self.forgotten,
             "thin": self.thinning(members),
             "draws": draws,
+            "weights": self.keep_weights,
             "batch_size": self.batch_size,
             "init": self.init if isinstance(self.init, str) else "states",
             "constraints": {name: repr(space) for name, space in spaces.items()},

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._training.threads import few_threads
 from ..constraints import Constraint
 from ..ensemble import Loss
 from .adjusted import Adjusted
@@ -156,7 +157,7 @@ def run(request: Request, stacklevel: int) -> Posterior:
     mover.begin(start)
     mover.check()
     saved = time.perf_counter()
-    with _bar(request.progress, start, steps) as bar:
+    with few_threads(members.parameters.values()), _bar(request.progress, start, steps) as bar:
         for step in range(start, steps):
             mover.step(step)
             if (i := number.get(step + 1)) is not None:
@@ -184,7 +185,8 @@ def load(out: str | Path, model: nn.Module) -> Posterior:
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if {name: [list(p.shape), str(p.dtype)] for name, p in own.items()} != settings["model"]:
         raise ValueError(f"{out} is of another model, whose parameters are {settings['model']}")
-    store = Store({n: (p.shape, p.dtype) for n, p in own.items()}, int(settings["draws"]), int(settings["chains"]))
+    names = own if settings["weights"] else {}
+    store = Store({n: (p.shape, p.dtype) for n, p in names.items()}, int(settings["draws"]), int(settings["chains"]))
     store.open(folder.path, fresh=False)
     filled = int(state["draws"])
     return Posterior(
