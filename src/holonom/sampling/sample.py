@@ -10,9 +10,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from .._random.seeds import fresh_seed, refuse_ranks
 from .._training.threads import few_threads
 from ..constraints import Constraint
 from ..ensemble import Loss
@@ -201,7 +201,10 @@ def _seed(request: Request, folder: Folder | None) -> int:
     if request.seed is not None:
         return request.seed
     found = folder.settings() if folder else None
-    return int(found["seed"]) if found else int(torch.randint(2**63 - 1, (), dtype=torch.int64))
+    if found:
+        return int(found["seed"])
+    refuse_ranks("sample()")
+    return fresh_seed()
 
 
 def _bar(progress: bool, start: int, steps: int) -> Any:

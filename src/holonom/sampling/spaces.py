@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..constraints import Constraint, Free, LevelSet, View
+from ..constraints import Constraint, Free, View
 from ..constraints.views import Viewed
 from ..errors import ConstraintError, PartitionError
 from ..partitions import partition
@@ -55,12 +55,7 @@ def _for_chains(space: Constraint, p: Tensor) -> Constraint:
     radius = getattr(space, "radius", None)
     if isinstance(space, Viewed) and isinstance(radius, Tensor) and radius.ndim:
         raise ConstraintError(f"{space!r}: one radius for every row does not fit a stack of chains; give one radius")
-    over_replicas = getattr(space, "over_replicas", None)
-    if over_replicas is not None:
-        space = over_replicas(1)
-    elif isinstance(space, LevelSet):
-        space = copy.copy(space)
-        space.batch_dims += 1
+    space = space.over_replicas(1)
     if isinstance(space, Viewed) and p.ndim > 1 and space.block_view != "batch":
         own = space.block_view if isinstance(space.block_view, View) else space.reading or View()
         space = copy.copy(space)
