@@ -18,6 +18,7 @@ from .errors import (
     PartitionError,
     ProjectionError,
     SchemeError,
+    ThermostatError,
 )
 from .multirate import Multirate
 from .optimizer import Langevin
@@ -49,6 +50,7 @@ __all__ = [
     "SchemeError",
     "SimulatedTempering",
     "TemperatureSchedule",
+    "ThermostatError",
     "annealing",
     "batches",
     "constraints",

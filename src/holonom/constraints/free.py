@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .._step.integrate import Normals, Phase, Scalar, add_scaled_
@@ -12,6 +13,7 @@ class Free(Constraint):
     """No constraint: A is q += h·p, B is p −= h·∇L, L is Euler–Maruyama."""
 
     traits = Traits(elementwise=True)
+    has_virial = True
 
     def __repr__(self) -> str:
         return "Free()"
@@ -32,6 +34,11 @@ class Free(Constraint):
         add_scaled_(x.q, force, -h)
         if normals is not None:
             add_scaled_(x.q, normals[0], size)
+
+    def virial(self, x: Phase, force: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """The virial theorem, f = q − q₀: ⟨(q − q₀)·∇U⟩ = Nτ."""
+        virial = ((x.q - reference) * force).sum(dtype=torch.float64)
+        return virial, torch.full_like(virial, x.q.numel())
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
         pass
