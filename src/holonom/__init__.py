@@ -19,6 +19,7 @@ from .errors import (
     PartitionError,
     ProjectionError,
     SchemeError,
+    ThermostatError,
 )
 from .multirate import Multirate
 from .optimizer import Langevin
@@ -50,6 +51,7 @@ __all__ = [
     "SchemeError",
     "SimulatedTempering",
     "TemperatureSchedule",
+    "ThermostatError",
     "annealing",
     "batches",
     "constraints",

@@ -12,6 +12,7 @@ from torch import Tensor
 from .._random import philox
 from .._torch import full_precision
 from ..scheme import OVERDAMPED, Op, compile_word
+from . import configurational, thermostat
 from .buckets import Bucket, State
 from .integrate import Eager, Normals, Scalar
 from .letters import Numbers, make_ready, plain
@@ -120,14 +121,16 @@ def run(
     forceless = not any(op.letter in FORCES for op in program)
     with nullcontext() if space.traits.rowwise else full_precision():
         backend.begin(buckets, None if forceless else gradients, sign, numbers.weight_decay, skip, adopt)
+        if ends_step and gradients and not forceless and configurational.SUMS in anchor:
+            configurational.record(anchor[configurational.SUMS], buckets, backend, skip)
         for ops, update, last in stages(program):
             polish = group["step"] % POLISH_EVERY == 0 if ends_step and last else None
             backend.run(make_ready(ops, draw, numbers, xi, space.traits.geodesic), noise, polish)
             draw += len(ops)
-            if update is not None and xi is not None:  # E: ξ += t·ε·(p·p − N·τ)
+            if update is not None and xi is not None:
                 freedom = sum(b.degrees_of_freedom for b in buckets) / xi.numel()
-                excess = backend.kinetic_energy(xi.ndim).to(xi) - freedom * numbers.temperature
-                xi = xi + numbers.time(update) * numbers.coupling * excess
+                kinetic = backend.kinetic_energy(xi.ndim).to(xi)
+                xi = thermostat.updated(xi, numbers.time(update), numbers, kinetic, freedom)
         if skip is not None and space.traits.can_fail:  # a projection without a root shows only when it is done
             skip = skip | ~torch.stack([q.isfinite().all() for q in backend.positions()]).all()
         backend.end(skip)
