@@ -19,7 +19,8 @@ def train(make: str, steps: int = 4000) -> tuple[float, list[list[float]]]:
     test_x, test_y = spirals(1000, turns=4, scale=2, noise=0.02, generator=generator)
     model = nn.Sequential(nn.Linear(2, 100), nn.ReLU(), nn.Linear(100, 1))
     if make == "AdLaLa":
-        optimizer: torch.optim.Optimizer = holonom.presets.adlala(model, lr=0.25, coupling=0.05, seed=0)
+        settings = {"lr": 0.25, "coupling": 0.05, "driving_noise": 0.01}  # the thesis's
+        optimizer: torch.optim.Optimizer = holonom.presets.adlala(model, **settings, seed=0)
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     temperatures = []

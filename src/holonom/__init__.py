@@ -19,6 +19,7 @@ from .errors import (
     PartitionError,
     ProjectionError,
     SchemeError,
+    ThermostatError,
 )
 from .multirate import Multirate
 from .optimizer import Langevin
@@ -50,6 +51,7 @@ __all__ = [
     "SchemeError",
     "SimulatedTempering",
     "TemperatureSchedule",
+    "ThermostatError",
     "annealing",
     "batches",
     "constraints",
@@ -71,14 +73,15 @@ __all__ = [
     "prior_weight_decay",
     "project_",
     "report",
+    "sampling",
     "training",
 ]
 
 # Imported on first use, so that `import holonom` stays quick.
-_LAZY = ("batches", "experiments", "gan", "labelling", "report", "training")
+_LAZY = ("batches", "experiments", "gan", "labelling", "report", "sampling", "training")
 
 if TYPE_CHECKING:
-    from . import batches, experiments, gan, labelling, report, training
+    from . import batches, experiments, gan, labelling, report, sampling, training
 else:
 
     def __getattr__(name):

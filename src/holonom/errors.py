@@ -17,6 +17,10 @@ class NonFiniteGradientError(RuntimeError):
     """A gradient held NaN or infinity; the weights are still the last good ones."""
 
 
+class ThermostatError(RuntimeError):
+    """A thermostat whose variable ξ has run away, so that momenta vanish or explode in every step."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint that does not belong to this optimizer."""
 

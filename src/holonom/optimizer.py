@@ -20,6 +20,7 @@ from ._step.diagnostics import Diagnosed
 from ._step.finite import skip_non_finite
 from ._step.groups import Grouped
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
+from ._step.watch import Watch, thermostats
 from ._torch import version
 from .constraints import Constraint, Free
 
@@ -48,11 +49,13 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         scheme: the splitting word.
         friction: γ of the letter O; ``float("inf")`` draws the momentum anew at every step.
         temperature: τ of the letters O, E, L and M; 0 trains without noise (words with D or F: with
-            ``driving_noise=0`` as well).
+            ``driving_noise=0`` as well, and a ``coupling``).
         constraint: a :mod:`holonom.constraints` space, or None. Weights that start off it are moved to
             the nearest point, with a warning. Inside ``param_groups`` it appears as text.
-        coupling: ε of the thermostat (letter E).
-        driving_noise: σ_A of the letters D and F.
+        thermostat_time: t of the thermostat (letter E): ξ̇ = (pᵀp/(Nτ) − 1)/t², N the degrees of freedom of a
+            replica. None: 20 steps, 20·lr as lr is now (:mod:`holonom._step.thermostat` says why).
+        thermostat_friction: γ of the letters D and F, σ_A = √(2γτ), ξ's mean without noise of gradients; None: 1/t.
+        coupling, driving_noise: ε and σ_A themselves, as the papers give them; needed at τ = 0.
         weight_decay: λ of a penalty ½λ‖q‖² added to the loss.
         maximize: climb instead of descend.
         foreach: accepted as in torch's optimizers, without effect.
@@ -81,8 +84,10 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         friction: float | Tensor = 1.0,
         temperature: float | Tensor = 0.0,
         constraint: Constraint | None = None,
-        coupling: float | Tensor = 0.1,
-        driving_noise: float | Tensor = 0.01,
+        thermostat_time: float | Tensor | None = None,
+        thermostat_friction: float | Tensor | None = None,
+        coupling: float | Tensor | None = None,
+        driving_noise: float | Tensor | None = None,
         weight_decay: float | Tensor = 0.0,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -99,8 +104,9 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._reset_caches()
         defaults = {
             "lr": lr, "scheme": scheme, "friction": friction, "temperature": temperature, "coupling": coupling,
-            "driving_noise": driving_noise, "weight_decay": weight_decay, "maximize": maximize, "foreach": foreach,
-            "fuse": fuse, "seed": seed,
+            "driving_noise": driving_noise, "thermostat_time": thermostat_time,
+            "thermostat_friction": thermostat_friction, "weight_decay": weight_decay, "maximize": maximize,
+            "foreach": foreach, "fuse": fuse, "seed": seed,
         }  # fmt: skip
         super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
         landings, self._landings = self._landings, None
@@ -130,6 +136,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._states: list[int] = []  # the ids of the state dicts that buckets hold
         self._versions: dict[int, int] = {}  # by the id of a parameter
         self._kinds: dict[Tensor, edits.Kind] = {}
+        self._watch = Watch()
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
         self._said: set[str] = self.__dict__.get("_said", set())  # warnings that are given once
@@ -207,6 +214,8 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         self._count_skipped([flag for flag in skipped if flag is not None])
         self._note(p for one in work for b in one.buckets for p in b.constrained)
+        if advance is not pay_owed:
+            self._watch.look_at_step(thermostats(self.param_groups, self.state))
 
     def _check(self, work: list[Work]) -> None:
         for _, buckets, gradients in work:

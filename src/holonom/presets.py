@@ -55,14 +55,16 @@ def adaptive_langevin(
     model: Trainable,
     lr: Number = 0.15,
     temperature: Number = 1e-4,
-    coupling: Number = 0.1,
-    driving_noise: Number = 0.01,
+    coupling: Number | None = None,
+    driving_noise: Number | None = None,
     merged: bool = False,
     **options: Any,
 ) -> Langevin:
     """AdL (2.58): the friction ξ adapts until the kinetic temperature is τ, whatever the gradient noise.
 
-    ``merged`` solves friction and diffusion as one Ornstein–Uhlenbeck letter F (2.61).
+    How fast follows from ``thermostat_time`` and ``thermostat_friction`` (see :class:`holonom.Langevin`), unless ε and
+    σ_A are given as ``coupling`` and ``driving_noise``; the papers have 0.1 and 0.01. ``merged`` solves friction
+    and diffusion as one Ornstein–Uhlenbeck letter F (2.61).
     """
     word = "BAFEFAB" if merged else "BACDEDCAB"
     return _build(model,
@@ -138,14 +140,15 @@ def adlala(
     temperature: Number = 1e-4,
     output_temperature: Number = 1e-4,
     friction: Number = 0.1,
-    coupling: Number = 0.1,
-    driving_noise: Number = 0.01,
+    coupling: Number | None = None,
+    driving_noise: Number | None = None,
     **options: Any,
 ) -> Langevin:
     """AdLaLa (3.31): adaptive Langevin on the body, Langevin on the output layer.
 
-    The defaults work for all spirals (thesis 3.6). ``friction`` is the output layer's; larger values
-    (5 … 1000) slow training and curb overfitting.
+    The thesis takes ``coupling=0.1, driving_noise=0.01`` for all spirals (3.6); without them they are derived, as in
+    :func:`adaptive_langevin`. ``friction`` is the output layer's; larger values (5 … 1000) slow training and curb
+    overfitting.
     """
     body, head = parts(model, 2)
     thermostat = {"coupling": coupling, "driving_noise": driving_noise, "temperature": temperature}

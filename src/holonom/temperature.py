@@ -24,7 +24,7 @@ def posterior_temperature(num_data: int, cold: float = 1.0) -> float:
     prior N(0, s²) enters as ``weight_decay`` = 1/(num_data·s²), see :func:`prior_weight_decay`. The
     papers' "τ = 1" is the same statement for a summed loss. ``cold`` < 1 sharpens the posterior
     (a cold posterior, thesis 1.3.4.3); τ = 0 trains without noise (words with D or F: with
-    ``driving_noise=0`` as well).
+    ``driving_noise=0`` as well, and a ``coupling``).
     """
     if num_data < 1:
         raise ValueError(f"num_data must be at least 1, got {num_data}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ from torch.optim import Optimizer
 
 from ._files import load, save
 from ._training.stepper import Compiled, Stepper
+from ._training.threads import few_threads
 from .batches import Batches
 from .ensemble import Ensemble, Loss
 from .errors import CheckpointError
-
-_WORTH_THREADS = 100_000  # parameters of all replicas together
 
 Evaluate = Callable[[Ensemble], dict[str, Tensor]]
 
@@ -81,7 +79,7 @@ def train(
     history = History()
     devices = [ensemble.seeds.device] if ensemble.seeds.is_cuda else []
     # A fork of torch's generator for dropout, which knows no other source.
-    with _threads(ensemble) as all_threads, torch.random.fork_rng(devices):
+    with few_threads(ensemble.parameters()) as all_threads, torch.random.fork_rng(devices):
         torch.manual_seed(int(ensemble.seeds[0]))
         start = _load(checkpoint, ensemble, optimizer, history, steps) if checkpoint and checkpoint.exists() else 0
         if not history.steps:
@@ -116,21 +114,6 @@ def _stretches(batches: Batches, start: int, end: int) -> Iterator[tuple[int, Te
         count = min(end - start, batches.per_epoch - place)
         yield count, batches.order(epoch)[place : place + count]
         start += count
-
-
-@contextmanager
-def _threads(ensemble: Ensemble) -> Iterator[int]:
-    """One thread for small ensembles: a second gains nothing and, on a busy machine, is waited for at every step.
-
-    Says how many there are.
-    """
-    before = torch.get_num_threads()
-    if sum(p.numel() for p in ensemble.parameters()) < _WORTH_THREADS:
-        torch.set_num_threads(1)
-    try:
-        yield before
-    finally:
-        torch.set_num_threads(before)
 
 
 def worth_compiling(ensemble: Ensemble, steps: int) -> bool:

@@ -73,7 +73,7 @@ CASES = [Case(word, space) for space, words in WORDS.items() for word in words.s
 CONSTRAINED = [case for case in CASES if case.constraint is not None]
 FEW = [Case("BAOAB", "free"), Case("BACDEDCAB", "circle"), Case("OBA", "sphere-fixed"), Case("L", "orthogonal")]
 
-COLD = {"temperature": 0.0, "driving_noise": 0.0}  # options under which a word draws no noise
+COLD = {"temperature": 0.0, "driving_noise": 0.0, "coupling": 0.1}  # options under which a word draws no noise
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_constrained_case = pytest.mark.parametrize("case", CONSTRAINED, ids=str)

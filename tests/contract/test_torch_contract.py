@@ -214,7 +214,7 @@ def test_other_groups_in_the_list_work_or_are_refused_in_words(edit):
 
 @every_setting
 def test_zero_gradients_move_nothing_that_rests(setting):
-    params, opt = build(setting, temperature=0.0, driving_noise=0.0, weight_decay=0.0)
+    params, opt = build(setting, temperature=0.0, coupling=0.1, driving_noise=0.0, weight_decay=0.0)
     before = [p.detach().clone() for p in params]
     for p in params:
         p.grad = torch.zeros_like(p)

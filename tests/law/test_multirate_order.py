@@ -29,7 +29,14 @@ def loss(q):
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("word", WORDS)
 def test_cycles_are_slow_steps(word, space, every, drift):
-    options = {"scheme": word, "friction": 0.7, "driving_noise": 0.0, "constraint": SPACES[space], "weight_decay": 0.1}
+    options = {
+        "scheme": word,
+        "friction": 0.7,
+        "coupling": 0.1,
+        "driving_noise": 0.0,
+        "constraint": SPACES[space],
+        "weight_decay": 0.1,
+    }
     slow, alone = start(SPACES[space]), start(SPACES[space])
     clock = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))  # something that is due at every step
     groups = [{"params": [slow], "every": every}, {"params": [clock], "constraint": None}]

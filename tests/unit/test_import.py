@@ -7,7 +7,7 @@ import pytest
 
 HEAVY = ("torch._dynamo", "torch._inductor", "matplotlib", "scipy", "rich", "jinja2", "arviz_stats", "holonom.training")
 LAZY = ("holonom.batches.Shuffled", "holonom.experiments", "holonom.gan.train_gan", "holonom.labelling.read_people",
-        "holonom.report.write_report", "holonom.training.train")  # fmt: skip
+        "holonom.report.write_report", "holonom.sampling.sample", "holonom.training.train")  # fmt: skip
 
 
 def printed(program: str) -> str:

@@ -62,9 +62,8 @@ SPACES = {
 def run(space, word, steps=3, temperature=0.01, seed=0, synchronize=False):
     params = [parameter(np.eye(2)), parameter(np.eye(2)[::-1].copy()), parameter(np.eye(3))]
     groups = [{"params": params[:2]}, {"params": params[2:], "seed": seed + 100}]
-    optimizer = Langevin(
-        groups, lr=0.01, scheme=word, temperature=temperature, driving_noise=temperature, constraint=space, seed=seed
-    )
+    physics = {"temperature": temperature, "driving_noise": temperature, "coupling": 0.1}
+    optimizer = Langevin(groups, lr=0.01, scheme=word, **physics, constraint=space, seed=seed)
     for _ in range(steps):
         for synchronizing in (False, True)[: 1 + synchronize]:
             optimizer.zero_grad()

@@ -84,7 +84,8 @@ def test_lol_and_adlala_numbers() -> None:
     assert [g["friction"] for g in lol.param_groups] == [0.01, math.inf]
     assert [g["temperature"] for g in lol.param_groups] == [1e-3, 0.0]
     adlala = presets.adlala(perceptron())
-    assert adlala.param_groups[0]["coupling"] == 0.1
+    assert adlala.param_groups[0]["thermostat_time"] == pytest.approx(20 * 0.15)
+    assert adlala.param_groups[0]["coupling"] is None
     assert adlala.param_groups[1]["friction"] == 0.1
     assert [g["param_names"] for g in adlala.param_groups] == [["0.weight", "0.bias"], ["2.weight", "2.bias"]]
 

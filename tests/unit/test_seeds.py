@@ -126,8 +126,8 @@ def test_tempering_and_subsets_draw_their_own():
         {"temperature": 1e-3},
         {"temperature": 1e-3, "scheme": "L"},
         {"temperature": torch.tensor(0.0)},
-        {"scheme": "BACDEDCAB"},
-        {"scheme": "BAFEFAB", "driving_noise": torch.tensor(0.0)},
+        {"scheme": "BACDEDCAB", "temperature": 1e-3},
+        {"scheme": "BAFEFAB", "coupling": 0.1, "driving_noise": torch.tensor(0.0)},
     ],
     ids=str,
 )
@@ -141,7 +141,7 @@ def test_noise_without_a_seed_is_refused_where_ranks_would_differ(options, two_r
 
 def test_without_noise_ranks_need_no_seed_until_there_is_some(two_ranks):
     opt = Langevin(weights(), 0.1)
-    Langevin(weights(), 0.1, scheme="BACDEDCAB", driving_noise=0.0)
+    Langevin(weights(), 0.1, scheme="BACDEDCAB", coupling=0.1, driving_noise=0.0)
     step(opt)
     before = [p.detach().clone() for p in opt.param_groups[0]["params"]]
     opt.param_groups[0]["temperature"] = 0.1
@@ -253,7 +253,7 @@ def opt_like(opt):
 
 def test_reseeding_with_what_does_not_fit_changes_nothing():
     p = nn.Parameter(torch.zeros(3, 2))
-    opt = Langevin([p], 0.1, scheme="BACDEDCAB", seed=1)
+    opt = Langevin([p], 0.1, scheme="BACDEDCAB", temperature=1.0, seed=1)
     for seed, said in [
         (1.5, "whole number"),
         (torch.arange(4), "4 seeds need parameters"),

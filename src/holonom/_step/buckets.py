@@ -212,6 +212,11 @@ class Bucket:
         joined = [[self._join(zs)] if self._joins else zs for zs in parts if zs]
         return list(zip(*([z.to(self.dtype) for z in zs] for zs in joined), strict=True))
 
+    def state_like_phases(self, name: str) -> list[Tensor]:
+        """A state of the parameters' shapes, in the shapes of :meth:`load`."""
+        views = [self.space.view(state[name]) for state in self.states]
+        return [self._join(views)] if self._joins else views
+
     def _join(self, xs: Sequence[Tensor]) -> Tensor:
         """Matrices of one shape as a batch, entries as one vector (behind the dimension of replicas)."""
         if self.space.traits.stacked:

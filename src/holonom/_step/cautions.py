@@ -73,7 +73,8 @@ def _without_noise(group: Group) -> str | None:
     word, tau = group["scheme"], _on_host(group["temperature"])
     if set(word) & set("LM") or group.get("momentum") is not None or tau is None or not _any(tau > 0):
         return None
-    sources = {"O": "friction", "D": "driving_noise", "F": "driving_noise"}
+    driving = "thermostat_friction" if group["driving_noise"] is None else "driving_noise"
+    sources = {"O": "friction", "D": driving, "F": driving}
     names = list(dict.fromkeys(sources[letter] for letter in word if letter in sources))
     sizes = [None if group[name] is None else _on_host(group[name]) for name in names]
     known = [x for x in sizes if x is not None]

@@ -16,6 +16,7 @@ from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
 from . import sgd
 from .buckets import Bucket, State, state_dtype
+from .configurational import REFERENCE, SUMS
 from .edits import agrees
 from .hyper import as_plain, check_replicas, check_seed
 from .joint import bucket_of, units
@@ -23,7 +24,7 @@ from .order import in_order_of
 from .rates import Rates
 from .state import FORMAT, Landed
 
-ADDED = {"stream", "clock"}  # state that 0.1.0 did not write, or not always
+ADDED = {"stream", "clock", REFERENCE, SUMS}  # state that is not always written
 _MUST_AGREE = {
     "constraint": "build the optimizer with the checkpoint's constraint; to change it, start from the weights alone",
     "scheme": "build the optimizer with the checkpoint's scheme; to change it, start from the weights alone",
@@ -193,6 +194,8 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
             theirs = saved["state"].get(index, {})
             state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}
             state[p]["stream"] = torch.as_tensor(theirs["stream"]).cpu()
+            if SUMS in theirs:
+                state[p][SUMS] = theirs[SUMS].to(p.device, torch.float64, copy=True)
             if number == 0:
                 if isinstance(group["seed"], Tensor):
                     group["seed"] = group["seed"].to(p.device)

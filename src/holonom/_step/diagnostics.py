@@ -15,11 +15,12 @@ from .._torch import full_precision
 from ..constraints.base import Constraint
 from ..errors import NonFiniteGradientError, ProjectionError
 from ..scheme import compile_word
-from . import edits
+from . import configurational, edits
 from .accuracy import position_temperature
 from .buckets import Bucket
 from .integrate import Phase, over
 from .letters import plain
+from .watch import Watch, thermostats
 
 
 class Diagnosed(Optimizer):
@@ -29,9 +30,14 @@ class Diagnosed(Optimizer):
     _skipped: dict[torch.device, Tensor]
     _buckets: Callable[[], list[list[Bucket]]]
     _note: Callable[[Iterable[Tensor]], None]
+    _watch: Watch
 
     def check(self) -> None:
-        """Raise if a step was skipped on the device, or a constraint is lost; reads the device once."""
+        """Raise if a step was skipped on the device, a thermostat has run away or a constraint is lost.
+
+        A thermostat has run away if ξ is not finite or, where ``coupling`` is given, h·|ξ| > 20. Reads the device.
+        """
+        self._watch.look(thermostats(self.param_groups, self.state), fatal=True)
         if skipped := self._read_skipped():
             raise NonFiniteGradientError(
                 f"{skipped} step(s) since the last check() met a NaN or infinite gradient or a projection without a "
@@ -52,6 +58,8 @@ class Diagnosed(Optimizer):
         return skipped
 
     def _warn_skipped(self) -> None:
+        """Of skipped steps and of thermostats that do not hold their temperature."""
+        self._watch.look(thermostats(self.param_groups, self.state))
         if skipped := self._read_skipped():
             warnings.warn(
                 f"{skipped} step(s) were skipped for non-finite numbers; call check() for details", stacklevel=3
@@ -73,15 +81,41 @@ class Diagnosed(Optimizer):
         return [worst(b, lambda space, x: space.cotangency(x), moving=True) for b in self._buckets()]
 
     @torch.no_grad()
-    def temperatures(self) -> list[float]:
-        """Per group: pᵀp / degrees of freedom, constraints subtracted; NaN for words without momentum.
+    def temperatures(self, kind: str = "kinetic") -> list[float]:
+        """Per group, the temperature of the momenta now, or of the positions since :meth:`record_temperatures`.
 
-        In SGD's terms (:meth:`holonom.Langevin.like_sgd`) noise is drawn for the positions. OBA's momenta are at
-        2τ/(1+μ); they are divided by 2/(1+μ), so that τ is the target there, too.
-        A rotated word still owes part of a kick; :meth:`synchronize` first for the textbook's momenta.
+        ``"kinetic"``: pᵀp / degrees of freedom, constraints subtracted; NaN for words without momentum. A rotated word
+        still owes part of a kick; :meth:`synchronize` first for the textbook's momenta. In SGD's terms
+        (:meth:`holonom.Langevin.like_sgd`) noise is drawn for the positions. OBA's momenta are at 2τ/(1+μ); they are
+        divided by 2/(1+μ), so that τ is the target there, too.
+
+        ``"configurational"``: the mean over steps, from the positions and gradients they were given (weight decay and
+        the sign of ``maximize`` included). Without a constraint ⟨(q − q₀)·∇U⟩/N; on circles, θ = r sin φ,
+        ⟨(θ − θ₀) cos²φ ∂U/∂θ⟩/⟨cos 2φ + sin φ₀ sin φ⟩; NaN on other spaces. q₀ are the weights when recording began. In
+        equilibrium both temperatures are τ; a word whose positions are off shows it here alone.
         """
+        if kind == "configurational":
+            groups = enumerate(self.param_groups)
+            return [configurational.temperature(g, n, self._has_virial(g), self.state) for n, g in groups]
+        if kind != "kinetic":
+            raise ValueError(f'kind of temperature must be "kinetic" or "configurational", got {kind!r}')
         pairs = zip(self.param_groups, self._buckets(), strict=True)
         return [kinetic_temperature(group, buckets) for group, buckets in pairs]
+
+    @torch.no_grad()
+    def record_temperatures(self, on: bool = True) -> None:
+        """Begin to record the configurational temperature, or begin anew, or with ``on=False`` end it.
+
+        Every step then also reads weights and gradients once, and a copy of the weights is kept; nothing is read back
+        before :meth:`temperatures`. Skipped steps do not count. A checkpoint keeps what was recorded, and loading one
+        restores it: one made without leaves nothing recorded.
+        """
+        for group in self.param_groups:
+            if group["params"] and self._has_virial(group):
+                (configurational.begin if on else configurational.end)(group["params"], self.state)
+
+    def _has_virial(self, group: dict[str, Any]) -> bool:
+        return bool(group["params"]) and self._spaces[group["params"][0]].has_virial
 
     @torch.no_grad()
     def project_(self) -> None:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .._random import seeds
 from ..constraints import Constraint, Free
 from ..ensemble.known import replica_dims
-from . import cautions, edits, hyper, keys, sgd
+from . import cautions, edits, hyper, keys, sgd, thermostat
 from . import state as states
 from .rates import Rates
 
@@ -46,6 +46,7 @@ class Grouped(Optimizer):
         states.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
         super().add_param_group(group)
         group = self.param_groups[-1]
+        thermostat.complete(group)
         group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
         group["lr"] = Rates.of(group["lr"])
         try:

@@ -17,7 +17,7 @@ from ..constraints.base import Constraint
 from ..ensemble.known import ensemble_of, warn_averaged
 from ..errors import SchemeError
 from ..scheme import OVERDAMPED, compile_word
-from . import cautions, sgd
+from . import cautions, sgd, thermostat
 from .letters import plain
 from .rates import Rates
 
@@ -29,7 +29,10 @@ _NOT_NEGATIVE = {
     "coupling": ("ε", False),
     "driving_noise": ("σ_A", False),
     "weight_decay": ("λ", False),
+    "thermostat_time": ("t", False),
+    "thermostat_friction": ("γ", False),
 }
+_MAY_BE_NONE = {"coupling", "driving_noise", "thermostat_time", "thermostat_friction"}  # then derived
 _settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
 
@@ -55,7 +58,7 @@ def _unset(group: dict[str, Any]) -> str | None:
 def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked."""
     for name, largest in _LARGEST.items():
-        if name == _unset(group):
+        if name == _unset(group) or (group[name] is None and name in _MAY_BE_NONE):
             continue
         if group[name] is None:
             raise ValueError(f"{name} of group {number} is None; a group in SGD's terms needs its momentum instead")
@@ -85,7 +88,7 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
     """Raise with the name, the symbol and the value of whatever is wrong."""
     for name, (symbol, infinite) in _NOT_NEGATIVE.items():
         value = group[name]
-        if name == _unset(group):
+        if name == _unset(group) or (value is None and name in _MAY_BE_NONE):
             continue
         if isinstance(value, Tensor):
             if value.device.type != "cpu":
@@ -102,6 +105,7 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
     if not isinstance(group["scheme"], str):
         raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])
+    thermostat.check(group)
     _check_damping(group)
     check_seed(group["seed"])
     if scheme.word == "M" and not isinstance(space, Free):
@@ -179,10 +183,13 @@ def summary(group: dict[str, Any]) -> str:
     if "O" in word:
         shown.append("friction" if group.get("momentum") is None else "momentum")
     if "E" in word:
-        shown += ["coupling", "driving_noise"]
+        shown.append("thermostat_time" if group["coupling"] is None else "coupling")
+    if set(word) & set("DF"):
+        shown.append("thermostat_friction" if group["driving_noise"] is None else "driving_noise")
     if isinstance(group["weight_decay"], Tensor) or group["weight_decay"]:
         shown.append("weight_decay")
-    return ", ".join(f"{name}={_short(group[name])}" for name in shown)
+    values = {**group, "thermostat_friction": thermostat.friction(group)} if "thermostat_friction" in shown else group
+    return ", ".join(f"{name}={_short(values[name])}" for name in shown)
 
 
 def _short(value: Any) -> str:

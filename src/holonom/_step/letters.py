@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from ..scheme import Op
+from . import thermostat
 from .accuracy import position_temperature
 from .integrate import Scalar
 
 Coefficients = tuple[Scalar, ...]
 
-NUMBERS = ("lr", "friction", "temperature", "coupling", "driving_noise", "weight_decay", "momentum")
+NUMBERS = (
+    "lr", "friction", "temperature", "coupling", "driving_noise", "weight_decay", "momentum", "thermostat_time",
+    "thermostat_friction",
+)  # fmt: skip
 """What a step reads of a group. Groups in SGD's terms have a ``momentum``, all others a ``friction``."""
 
 
@@ -36,11 +40,13 @@ class Numbers(NamedTuple):
     owed: Scalar
     friction: Scalar
     temperature: Scalar
-    coupling: Scalar
-    driving_noise: Scalar
+    coupling: Scalar | None  # None: derived from the two numbers of the thermostat
+    driving_noise: Scalar | None
     weight_decay: Scalar
     drift: Scalar
     rescale: Scalar = 1.0
+    thermostat_time: Scalar | None = None
+    thermostat_friction: Scalar | None = None
 
     @classmethod
     def of(cls, group: dict[str, Any], lr: Scalar, owed: Scalar) -> Numbers:
@@ -55,9 +61,11 @@ class Numbers(NamedTuple):
         A schedule leaves v alone, so p is rescaled by the new h over the last. At lr = 0, where nothing is to drift, v
         goes on in the last h. Noise is drawn at the temperature that puts the *positions* of the word at τ.
         """
-        friction, temperature, coupling, driving_noise, weight_decay, momentum = (settings[x] for x in NUMBERS[1:])
+        names = ("friction", "temperature", "coupling", "driving_noise", "weight_decay", "momentum")
+        friction, temperature, coupling, driving_noise, weight_decay, momentum = (settings[x] for x in names)
         if momentum is None:
-            return cls(lr, owed, friction, temperature, coupling, driving_noise, weight_decay, lr)
+            derived = (settings["thermostat_time"], settings["thermostat_friction"])
+            return cls(lr, owed, friction, temperature, coupling, driving_noise, weight_decay, lr, 1.0, *derived)
         h = _or(_sqrt(lr), _or(owed, 1.0))
         if isinstance(temperature, Tensor) or temperature:
             temperature = temperature / position_temperature(settings["scheme"], momentum)
@@ -67,6 +75,11 @@ class Numbers(NamedTuple):
     @property
     def on_host(self) -> bool:
         return not any(isinstance(x, Tensor) for x in self)
+
+    @property
+    def diffusion(self) -> Scalar:
+        """σ_A of the letters D and F."""
+        return thermostat.driving_noise(self)
 
     def time(self, op: Op) -> Scalar:
         """How long a letter acts: its share of the step before, where that was moved here, and of this one."""
@@ -142,7 +155,7 @@ def _thermostat_friction(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coef
 
 
 def _diffusion(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
-    return 1.0, numbers.driving_noise * _sqrt(t)
+    return 1.0, numbers.diffusion * _sqrt(t)
 
 
 def _thermostat_ornstein_uhlenbeck(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
@@ -150,7 +163,7 @@ def _thermostat_ornstein_uhlenbeck(t: Scalar, numbers: Numbers, xi: Tensor | Non
     assert xi is not None
     x = 2 * t * xi
     phi = torch.where(x.abs() < 1e-6, 1 - x / 2, -torch.expm1(-x) / torch.where(x == 0, torch.ones_like(x), x))
-    return torch.exp(-t * xi), numbers.driving_noise * _sqrt(t) * torch.sqrt(phi)
+    return torch.exp(-t * xi), numbers.diffusion * _sqrt(t) * torch.sqrt(phi)
 
 
 def _euler_maruyama(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficients:
@@ -158,7 +171,7 @@ def _euler_maruyama(t: Scalar, numbers: Numbers, xi: Tensor | None) -> Coefficie
 
 
 class Letter(NamedTuple):
-    """A row of the table: the letter's coefficients, and the hyperparameter that sizes its noise, if it has any."""
+    """A row of the table: the letter's coefficients, and the number that sizes its noise, if it has any."""
 
     coefficients: Callable[[Scalar, Numbers, Tensor | None], Coefficients]
     noise: str | None = None
@@ -169,8 +182,8 @@ LETTERS = {
     "B": Letter(_time),
     "O": Letter(_ornstein_uhlenbeck, noise="temperature"),
     "C": Letter(_thermostat_friction),
-    "D": Letter(_diffusion, noise="driving_noise"),
-    "F": Letter(_thermostat_ornstein_uhlenbeck, noise="driving_noise"),
+    "D": Letter(_diffusion, noise="diffusion"),
+    "F": Letter(_thermostat_ornstein_uhlenbeck, noise="diffusion"),
     "L": Letter(_euler_maruyama, noise="temperature"),
     "M": Letter(_euler_maruyama, noise="temperature"),
 }

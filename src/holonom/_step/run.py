@@ -12,6 +12,7 @@ from torch import Tensor
 from .._random import philox
 from .._torch import full_precision, has_triton
 from ..scheme import OVERDAMPED, Op, compile_word
+from . import configurational, thermostat
 from .buckets import Bucket, State
 from .integrate import Eager, Normals, Scalar
 from .letters import Numbers, make_ready, plain
@@ -115,22 +116,25 @@ def run(
     """
     group, buckets, gradients = work
     space = buckets[0].space
-    backend = choose_backend(group, buckets)
+    forceless = not any(op.letter in FORCES for op in program)
+    records = ends_step and bool(gradients) and not forceless and configurational.SUMS in anchor
+    backend = choose_backend(group, buckets, records)
     noise = Noise(group, anchor, buckets, overdamped=program[0].letter in OVERDAMPED)
     xi = anchor["thermostat"].clone() if "thermostat" in anchor else None
     draw = 0 if ends_step else -len(program)  # draws of synchronize() are not those of the step that follows
     sign = -1.0 if group["maximize"] else 1.0
-    forceless = not any(op.letter in FORCES for op in program)
     with nullcontext() if space.traits.rowwise else full_precision():
         backend.begin(buckets, None if forceless else gradients, sign, numbers.weight_decay, skip, adopt)
+        if records:
+            configurational.record(anchor[configurational.SUMS], buckets, backend, skip)
         for ops, update, last in stages(program):
             polish = group["step"] % POLISH_EVERY == 0 if ends_step and last else None
             backend.run(make_ready(ops, draw, numbers, xi, space.traits.geodesic), noise, polish)
             draw += len(ops)
-            if update is not None and xi is not None:  # E: ξ += t·ε·(p·p − N·τ)
+            if update is not None and xi is not None:
                 freedom = sum(b.degrees_of_freedom for b in buckets) / xi.numel()
-                excess = backend.kinetic_energy(xi.ndim).to(xi) - freedom * numbers.temperature
-                xi = xi + numbers.time(update) * numbers.coupling * excess
+                kinetic = backend.kinetic_energy(xi.ndim).to(xi)
+                xi = thermostat.updated(xi, numbers.time(update), numbers, kinetic, freedom)
         if skip is not None and space.traits.can_fail:  # a projection without a root shows only when it is done
             skip = skip | ~torch.stack([q.isfinite().all() for q in backend.positions()]).all()
         backend.end(skip)
@@ -139,11 +143,14 @@ def run(
     return skip
 
 
-def choose_backend(group: Group, buckets: list[Bucket]) -> Eager:
-    """By sizes and counts alone, never by a clock: a resumed run changes backends at the same step."""
+def choose_backend(group: Group, buckets: list[Bucket], records: bool = False) -> Eager:
+    """By sizes and counts alone, never by a clock: a resumed run changes backends at the same step.
+
+    ``records``: positions and forces are looked at between ``begin`` and ``run``, so they must be tensors.
+    """
     if not buckets[0].space.traits.rowwise:
         return Eager()
-    if has_kernels(group, buckets):
+    if not records and has_kernels(group, buckets):
         from .._backends.triton import Triton
 
         return Triton(group["seed"])

@@ -15,7 +15,9 @@ from ..constraints import Free
 from ..constraints.base import MOMENTA, Constraint, Landing
 from ..errors import ConstraintError
 from ..scheme import compile_word
+from . import thermostat
 from .buckets import State, state_dtype
+from .configurational import REFERENCE, SUMS
 from .edits import lift_
 from .joint import gather, scatter_, units
 
@@ -123,6 +125,8 @@ def create(
                 state[p][space.momentum_name(p.detach())] = space.readable(momentum)
             elif scheme.word == "M":
                 state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+            if SUMS in state.get(group["params"][0], {}):  # it joins a group whose temperature is recorded
+                state[p][REFERENCE] = p.detach().to(state_dtype(p), copy=True)
         lift_(here, q, state[unit[0]])
     return landings
 
@@ -144,11 +148,14 @@ def create_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:
         group["seed"] = group["seed"].to(first.device)
     state[first]["clock"] = torch.full((), group["step"], dtype=torch.int64, device=first.device)
     if compile_word(group["scheme"]).thermostatted:
-        numbers = [group[name] for name in ("lr", "temperature", "coupling", "driving_noise")]
+        numbers = [group[name] for name in (
+            "lr", "temperature", "coupling", "driving_noise", "thermostat_time", "thermostat_friction"
+        )]  # fmt: skip
         shapes = [x.shape for x in numbers if isinstance(x, Tensor) and x.numel() > 1]
         shapes += [group["seed"].shape] if isinstance(group["seed"], Tensor) else []
         shape = torch.broadcast_shapes(*shapes) if shapes else ()  # type: ignore[no-untyped-call]
-        state[first]["thermostat"] = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
+        xi = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
+        state[first]["thermostat"] = xi + torch.as_tensor(thermostat.at_start(group), dtype=xi.dtype).to(xi)
 
 
 def space_named(constraint: Any, spaces: dict[Tensor, Constraint]) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .._backends.inductor import OPTIONS, warn_uncompiled, with_own_code
+from .._step.configurational import SUMS
 from .._step.letters import plain
 from .._torch import compile_errors, guards_where, has_step_hooks, known_options
 from ..batches import Batches
@@ -163,7 +164,8 @@ class Stepper:
         """What a graph holds as constants of the groups: numbers and words by value, tensors by identity."""
         changing = {"params", "param_names", "owed", "step", "clock", "resting"}
         values = [v for group in self.optimizer.param_groups for name, v in group.items() if name not in changing]
-        return [plain(v) if isinstance(v, Tensor) else v for v in values]
+        recorded = [self.optimizer.state.get(p, {}).get(SUMS) for g in self.optimizer.param_groups for p in g["params"]]
+        return [plain(v) if isinstance(v, Tensor) else v for v in values] + recorded
 
     def _count(self, steps: int) -> None:
         if isinstance(self.optimizer, (Langevin, DueOptimizer)):

@@ -55,13 +55,15 @@ class Constraint:
     """The interface of a space of weights.
 
     ``slots`` names the state that a slack variable and its momentum live in. A residual above ``lost`` means that the
-    weights have left the manifold. ``has_initialiser``: :mod:`holonom.init` can start on it.
+    weights have left the manifold. ``has_initialiser``: :mod:`holonom.init` can start on it. ``has_virial``: it has a
+    :meth:`virial`.
     """
 
     slots: tuple[str, ...] = ()
     traits: Traits = Traits()
     lost = 1e-2
     has_initialiser = True
+    has_virial = False
 
     # ── tensors and blocks ───────────────────────────────────────────────────────────────────────
 
@@ -172,6 +174,13 @@ class Constraint:
     def tangent(self, x: Phase) -> list[Tensor]:
         """The momenta, or copies without the normal part that letters may leave."""
         return x.momenta()
+
+    def virial(self, x: Phase, force: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """f·∇U and div f, summed, of a vector field f on the manifold: ⟨f·∇U⟩ = τ⟨div f⟩ in equilibrium.
+
+        ``force`` is ∇U at x; f vanishes at ``reference``, which may be any constant.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no virial")
 
     def residual(self, x: Phase) -> Tensor:
         """The largest violation of the constraint."""

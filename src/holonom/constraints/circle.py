@@ -36,6 +36,7 @@ class Circle(Constraint):
     """
 
     slots = ("turns",)
+    has_virial = True
 
     def __init__(self, radius: Scalar, margin: float = 1e-3) -> None:
         check_radius(radius, "Circle")
@@ -130,6 +131,20 @@ class Circle(Constraint):
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
         x.slack.sub_(torch.round(x.slack))  # keep the angle in [−½, ½] turns, where it has the most digits
         x.q.copy_(x.slack).mul_(TURN).sin_().mul_(x.radius)
+
+    def virial(self, x: Phase, force: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """⟨(θ − θ₀) cos²φ ∂U/∂θ⟩ = τ⟨cos 2φ + sin φ₀ sin φ⟩ with θ₀ = r sin φ₀.
+
+        φ has the density e^{−U/τ}, and U depends on it through θ = r sin φ: dU/dφ = r cos φ ∂U/∂θ. For a periodic f(φ),
+        0 = ∫ d/dφ (f e^{−U/τ}) dφ, so ⟨f dU/dφ⟩ = τ⟨f'⟩. Take f = (sin φ − sin φ₀) cos φ: then f' = cos²φ − sin²φ +
+        sin φ₀ sin φ. At θ₀ = 0 this is ⟨θ cos²φ ∂U/∂θ⟩ = τ⟨cos 2φ⟩, far from the rim the virial theorem. Where U is
+        flat both sides are 0: the angle is uniform at any temperature.
+        """
+        sine, start = x.q / x.radius, reference / x.radius
+        squared_cosine = 1 - sine * sine
+        virial = (x.q - reference) * squared_cosine * force
+        divergence = squared_cosine - sine * (sine - start)
+        return virial.sum(dtype=torch.float64), divergence.sum(dtype=torch.float64)
 
     def residual(self, x: Phase) -> Tensor:
         error: Tensor = (x.q / x.radius).square() + torch.cos(TURN * x.slack).square() - 1

@@ -13,6 +13,7 @@ class Free(Constraint):
     """No constraint: A is q += h·p, B is p −= h·∇L, L is Euler–Maruyama."""
 
     traits = Traits(elementwise=True)
+    has_virial = True
 
     def __repr__(self) -> str:
         return "Free()"
@@ -36,6 +37,11 @@ class Free(Constraint):
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         return True
+
+    def virial(self, x: Phase, force: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        """The virial theorem, f = q − q₀: ⟨(q − q₀)·∇U⟩ = Nτ."""
+        virial = ((x.q - reference) * force).sum(dtype=torch.float64)
+        return virial, torch.full_like(virial, x.q.numel())
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
         pass

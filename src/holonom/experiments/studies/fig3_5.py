@@ -27,7 +27,8 @@ def _adlala(task: Task, noise: int) -> Method:
     """AdLaLa, with other noise for a second run from the same weights."""
 
     def make(ensemble: Ensemble) -> torch.optim.Optimizer:
-        return presets.adlala(ensemble, **SETTINGS[task.name], seed=ensemble.seeds + noise)
+        settings = {**SETTINGS[task.name], "coupling": 0.1, "driving_noise": 0.01}
+        return presets.adlala(ensemble, **settings, seed=ensemble.seeds + noise)
 
     return make
 

@@ -40,8 +40,10 @@ def lol(step: float, friction: float = 0.01, temperature: float = 1e-3) -> Metho
     return lambda ensemble: presets.lol(ensemble, step, friction, temperature)
 
 
-def adlala(step: float, **settings: float) -> Method:
-    return lambda ensemble: presets.adlala(ensemble, step, **settings)
+def adlala(step: float, coupling: float = 0.1, driving_noise: float = 0.01, **settings: float) -> Method:
+    """With the thesis's ε and σ_A unless others are given."""
+    thermostat = {"coupling": coupling, "driving_noise": driving_noise}
+    return lambda ensemble: presets.adlala(ensemble, step, **thermostat, **settings)
 
 
 def grid(preset: Callable[..., Optimizer], points: Sequence[Mapping[str, float]], **fixed: Any) -> Method:

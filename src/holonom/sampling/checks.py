@@ -1,0 +1,55 @@
+"""Models and losses that do not define a posterior are refused, with the reason."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..ensemble import Loss
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
+)  # fmt: skip
+_EXAMPLES, _REPEATS = 16, 3  # that the loss is tried on, and how often
+
+
+def check_model(model: nn.Module) -> None:
+    """The likelihood must be a function of the weights and of one example."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError("the model has no parameter with requires_grad=True, so there is nothing to sample")
+    for name, module in model.named_modules():
+        label = name or "the model"
+        if isinstance(module, _BATCH_NORMS) and (module.training or not module.track_running_stats):
+            raise ValueError(
+                f"{label} is an nn.{type(module).__name__} that normalises by its batch: the likelihood of an example "
+                f"then depends on the others in its batch, and no posterior over the weights is defined. Use "
+                f"nn.GroupNorm or nn.LayerNorm, or call model.eval() to keep the running statistics as constants"
+            )
+        if module.training and isinstance(module, _DROPOUTS) and module.p > 0:
+            raise ValueError(
+                f"{label} drops units at random, so that the likelihood is not a function of the weights; call "
+                f"model.eval(), or take the layer out"
+            )
+
+
+@torch.no_grad()
+def check_loss(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
+    """A loss that draws random numbers, or that is a sum over the batch, would sample another law in silence."""
+    few_x, few_y = x[:_EXAMPLES], y[:_EXAMPLES]
+    value = loss(model(few_x), few_y)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"loss(output, target) must return one number, the batch's mean; got {shape}")
+    scale = float(value.abs())
+    if not all(abs(float(loss(model(few_x), few_y)) - float(value)) <= 1e-3 * scale for _ in range(_REPEATS)):
+        raise ValueError(
+            "the loss differs from one call to the next at the same weights: it draws random numbers (dropout called "
+            "as a function, say) or is not finite. Call model.eval(), or make it a function of the weights"
+        )
+    twice = float(loss(model(torch.cat([few_x, few_x])), torch.cat([few_y, few_y])))
+    if scale > 0 and abs(twice - 2 * float(value)) <= 1e-3 * scale:
+        raise ValueError(
+            "the loss doubles when its batch is doubled: it is a sum, and loss(output, target) must be the mean "
+            "negative log-likelihood of the batch. Use reduction='mean'; num_data multiplies it"
+        )

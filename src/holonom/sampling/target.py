@@ -1,0 +1,71 @@
+"""The potential that is sampled, its gradient, and the batch of every step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._random import mix
+from ..batches import Shuffled
+from ..ensemble import Loss
+from .chains import Chains, Named
+from .prior import Prior
+
+
+class Target:
+    """L(q) = mean negative log-likelihood − log prior/num_data of every chain.
+
+    At the temperature τ = 1/num_data the law exp(−L/τ) is the posterior, exp(−num_data · NLL) × prior. Scaled so, the
+    curvature of L does not grow with the data, and a time step means what it means to :class:`holonom.Langevin`.
+    """
+
+    def __init__(
+        self,
+        chains: Chains,
+        loss: Loss,
+        data: tuple[Tensor, Tensor],
+        num_data: float,
+        prior: Prior,
+        batch_size: int | None,
+        seed: int,
+    ) -> None:
+        self.chains, self.loss, self.data = chains, loss, data
+        self.num_data, self.prior = num_data, prior
+        self.batches = None if batch_size is None else Shuffled(*data, batch_size, chains.seeds)
+        self._other = None  # batches for measuring, which no step uses
+        if batch_size is not None:
+            seeds = [mix(seed, int(s)) >> 1 for s in chains.seeds.tolist()]
+            self._other = Shuffled(*data, batch_size, torch.tensor(seeds, device=chains.seeds.device))
+
+    @property
+    def temperature(self) -> float:
+        return 1.0 / self.num_data
+
+    def batch(self, step: int, measuring: bool = False) -> tuple[Tensor, ...]:
+        source = self._other if measuring else self.batches
+        if source is None:
+            return self.data
+        epoch, place = divmod(step, source.per_epoch)
+        return source.take(source.order(epoch)[place])
+
+    def gradients(self, batch: tuple[Tensor, ...], prior: bool = True) -> tuple[Named, Tensor]:
+        """∇L of every chain, and the (R,) mean negative log-likelihoods, without the prior."""
+        found, losses = self.chains.gradients(self.loss, batch[0], batch[1], shared=self.batches is None)
+        gradients = {name: g.detach() for name, g in found.items()}
+        if prior:
+            self.prior.add_gradient_(self.chains, gradients, self.temperature)
+        return gradients, losses.detach()
+
+    def potential(self, losses: Tensor) -> Tensor:
+        """(R,) values of L in double precision, from the losses at the present positions."""
+        return losses.double() - self.prior.log_density(self.chains) * self.temperature
+
+
+def per_chain(x: Tensor) -> Tensor:
+    """(R, …) as (R, numbers)."""
+    return x.reshape(len(x), -1)
+
+
+def squares(tensors: list[Tensor]) -> Tensor:
+    """(R,) sums of squares, in double precision."""
+    return torch.stack([per_chain(x).double().square().sum(1) for x in tensors]).sum(0)

@@ -1,0 +1,161 @@
+"""Running the kernels without a Metropolis test: one optimizer step is one transition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import NonFiniteGradientError
+from ..optimizer import Langevin
+from ..scheme import compile_word
+from .kernels import BAOAB, SGLD, AdL, Cyclical
+from .spaces import Spaces
+from .target import Target
+from .tuning import HEATING, CurvatureRule, tuning_steps
+
+CORRELATION_TIMES = 10  # that a run should at least have
+BURN_IN_DAMPING = 0.1  # γ·h of the first half of the burn-in, which has to lose the start's energy
+
+
+class Unadjusted:
+    """All chains under one :class:`holonom.Langevin`, which draws every chain its own noise.
+
+    ``losses`` are the mean negative log-likelihoods at the present positions: of all data, or of the next minibatch.
+    """
+
+    losses: Tensor
+    acceptance: float | None = None
+
+    def __init__(
+        self,
+        kernel: BAOAB | SGLD | AdL | Cyclical,
+        target: Target,
+        spaces: Spaces,
+        lr: float | None,
+        steps: int,
+        burn_in: int,
+    ) -> None:
+        self.kernel, self.target = kernel, target
+        self.steps, self.burn_in = steps, burn_in
+        scheme = compile_word(kernel.word)
+        self.rule = CurvatureRule(scheme.overdamped, scheme.thermostatted, burn_in)
+        self.tune_at = tuning_steps(burn_in) if lr is None else set()
+        self.lr = lr or 1e-3
+        self.heating = 0.0
+        groups: dict[str, dict[str, Any]] = {}
+        for name, p in target.chains.parameters.items():
+            space = spaces[name]
+            groups.setdefault(repr(space), {"params": [], "constraint": space})["params"].append((name, p))
+        self.optimizer = Langevin(
+            groups.values(), self.lr, scheme=kernel.word, temperature=target.temperature, seed=target.chains.seeds,
+            **self._thermostat(burn_in),
+        )  # fmt: skip
+        freedom = [sum(spaces[name].degrees_of_freedom(p.detach()) for name, p in g["params"]) for g in groups.values()]
+        self.freedom = [n // len(target.chains.seeds) for n in freedom]  # of one chain, group by group
+
+    def begin(self, step: int) -> None:
+        """Evaluate the present positions: at the start, or after :meth:`load_state_dict`."""
+        self.gradients, self.losses = self.target.gradients(self.target.batch(step))
+
+    def step(self, step: int) -> None:
+        measures = step in self.tune_at
+        if measures or (step == self.burn_in and self.target.batches is not None):
+            self.rule.measure(self.target, step, curvature=measures)
+        if measures:
+            self.lr = self.rule.lr(self.target.temperature)
+        if step == self.burn_in:
+            friction = self._thermostat(step).get("friction", math.inf)
+            self.heating = self.rule.heating(self.lr, friction, self.target.temperature)
+        settings = {"lr": self.lr, **self._thermostat(step), **self._cycle(step)}
+        for group in self.optimizer.param_groups:
+            group.update(settings)
+        if isinstance(self.kernel, AdL):
+            self._couple(step)
+        for name, p in self.target.chains.parameters.items():
+            p.grad = self.gradients[name]
+        try:
+            self.optimizer.step()
+        except NonFiniteGradientError as error:
+            raise NonFiniteGradientError(
+                f"a chain diverged before step {step} with lr={self.lr:g} ({error}). Give a smaller lr, start "
+                f"elsewhere (init='model'), or give a narrower prior"
+            ) from None
+        self.begin(step + 1)
+
+    def keeps(self, step: int) -> bool:
+        """Whether the positions after this many steps belong to the target's law."""
+        return not isinstance(self.kernel, Cyclical) or self._phase(step - 1) >= self.kernel.exploration
+
+    def check(self) -> None:
+        """Raise if a chain diverged; on a device nothing else notices."""
+        self.optimizer.check()
+
+    def too_hot(self) -> str | None:
+        """What to say of minibatch noise that heats noticeably."""
+        if isinstance(self.kernel, AdL) or self.heating <= 1.5 * HEATING:  # lr=None aims at HEATING, and measures it
+            return None
+        return (
+            f"the noise of the minibatches raises the temperature of the noisiest parameter by about "
+            f"{100 * self.heating:.0f} %: the draws are too wide. Give a smaller lr, a larger batch_size, "
+            f"batch_size=None, or kernel='adl'"
+        )
+
+    # ── settings of a step ───────────────────────────────────────────────────────────────────────
+
+    def _thermostat(self, step: int) -> dict[str, Any]:
+        if isinstance(self.kernel, BAOAB):
+            return {"friction": self._friction(step, 1.0)}
+        if isinstance(self.kernel, AdL):
+            return {"driving_noise": math.sqrt(2 * self._friction(step, 0.1) * self.target.temperature)}
+        return {}
+
+    def _couple(self, step: int) -> None:
+        """ε = 1/(N τ t²) with t = 1/γ, so that the thermostat's time is t whatever N and τ are.
+
+        In the first half of the burn-in ξ rests at γ: what falls from the start would drive it so high that the chains
+        freeze.
+        """
+        friction = self._friction(step, 0.1)
+        for group, freedom in zip(self.optimizer.param_groups, self.freedom, strict=True):
+            rests = step < self.burn_in // 2
+            group["coupling"] = 0.0 if rests else friction**2 / (freedom * self.target.temperature)
+            if rests:
+                self.optimizer.state[group["params"][0]]["thermostat"].fill_(friction)
+
+    def _friction(self, step: int, most: float) -> float:
+        given = self.kernel.friction if isinstance(self.kernel, (BAOAB, AdL)) else None
+        if given is not None:
+            return given
+        if self.target.batches is not None and isinstance(self.kernel, BAOAB):
+            return 1 / self.lr
+        friction = 2 * CORRELATION_TIMES / (self.lr * max(1, self.steps - self.burn_in))
+        if self.target.prior.widest is not None:
+            friction = max(friction, 2 * math.sqrt(self.target.temperature) / self.target.prior.widest)
+        if step < self.burn_in // 2:
+            friction = max(friction, BURN_IN_DAMPING / self.lr)
+        return min(friction, most / self.lr)
+
+    def _phase(self, step: int) -> float:
+        """How much of its cycle has gone by at a step."""
+        assert isinstance(self.kernel, Cyclical)
+        length = math.ceil(self.steps / self.kernel.cycles)
+        return (step % length) / length
+
+    def _cycle(self, step: int) -> dict[str, float]:
+        if not isinstance(self.kernel, Cyclical):
+            return {}
+        return {"lr": self.lr * (1 + math.cos(math.pi * self._phase(step))) / 2}
+
+    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(), "rule": self.rule.state(), "lr": self.lr, "heating": self.heating,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rule.restore(state["rule"])
+        self.lr, self.heating = state["lr"], state["heating"]

@@ -1,0 +1,432 @@
+"""Sampling: what is returned, what is refused, and runs that are interrupted."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import holonom
+from holonom import sampling
+from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
+from holonom.errors import CheckpointError, PartitionError
+from holonom.sampling import BAOAB, HMC, Cyclical, sample
+from holonom.sampling import sample as module_or_function
+from holonom.sampling.store import Folder
+
+
+def normals(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+X, Y = normals(12, 2), normals(12, 1, seed=1)
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Linear(2, 1)
+
+
+def run(model=None, loss=None, data=(X, Y), **options):
+    settings = {"steps": 20, "chains": 2, "seed": 0, "progress": False, **options}
+    return sample(model or linear(), loss or nn.MSELoss(), data, **settings)
+
+
+def test_draws_are_named_tensors_of_all_chains():
+    posterior = run(steps=30, burn_in=10, thin=4, chains=3)
+    assert {name: tuple(x.shape) for name, x in posterior.draws.items()} == {"weight": (3, 5, 1, 2), "bias": (3, 5, 1)}
+    assert posterior.losses.shape == (3, 5)
+    assert (posterior.chains, len(posterior), posterior.seed) == (3, 5, 0)
+    state = posterior.state(chain=1, draw=4)
+    model = linear()
+    model.load_state_dict(state)
+    # The loss that is reported for a draw is the loss of that draw.
+    assert float(posterior.losses[1, 4]) == pytest.approx(float(nn.MSELoss()(model(X), Y).detach()), rel=1e-5)
+    assert holonom.sampling.sample is module_or_function
+
+
+def test_the_model_and_the_global_generator_are_left_alone():
+    model = linear()
+    before = [p.detach().clone() for p in model.parameters()]
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    run(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_seed_reproduces_and_none_follows_torch():
+    first, again, other = run(seed=3), run(seed=3), run(seed=4)
+    assert torch.equal(first.draws["weight"], again.draws["weight"])
+    assert not torch.equal(first.draws["weight"], other.draws["weight"])
+    assert not torch.equal(first.draws["weight"][0], first.draws["weight"][1])
+    model = linear()
+    torch.manual_seed(5)
+    by_torch, second = run(model, seed=None), run(model, seed=None)
+    assert by_torch.seed != second.seed
+    torch.manual_seed(5)
+    assert run(model, seed=None).seed == by_torch.seed
+
+
+def test_predictions_are_moments_over_all_draws():
+    posterior = run(steps=40)
+    points = normals(5, 2, seed=2)
+    outputs = torch.einsum("cdoi,ni->cdno", posterior.draws["weight"], points) + posterior.draws["bias"][:, :, None]
+    found = posterior.predict(points, probabilities="sigmoid", batch_size=2)
+    torch.testing.assert_close(found.mean, outputs.flatten(0, 1).mean(0))
+    torch.testing.assert_close(found.variance, outputs.flatten(0, 1).var(0))
+    torch.testing.assert_close(found.probabilities, torch.sigmoid(outputs).flatten(0, 1).mean(0))
+    torch.testing.assert_close(posterior.outputs(points), outputs)
+    assert posterior.predict(points).probabilities is None
+    with pytest.raises(ValueError, match="'softmax', 'sigmoid' or None"):
+        posterior.predict(points, probabilities="relu")
+
+
+def test_mixing_is_judged():
+    posterior = run(steps=400, chains=4)
+    assert posterior.rhat()["weight"].shape == (1, 2)
+    assert bool((posterior.ess()["bias"] > 20).all())
+    text = str(posterior)
+    assert "weight" in text
+    assert "mixed" in text.splitlines()[-1]
+    assert "4 chains × 200 draws of BAOAB" in repr(posterior)
+    assert {row.name for row in posterior.recorder(X[:2]).diagnose()} == {"loss", "output"}
+    assert not posterior.verdict(X[:2], rhat=1.0)
+    assert posterior.verdict(rhat=1.1, ess=20)
+
+
+def test_arviz_gets_the_draws_or_the_extra_is_named():
+    posterior = run()
+    try:
+        import arviz_base  # noqa: F401
+    except ImportError:
+        with pytest.raises(ImportError, match=r"holonom\[arviz\]"):
+            posterior.to_arviz()
+    else:
+        tree = posterior.to_arviz()
+        assert tree["posterior"]["weight"].shape == (2, 10, 1, 2)
+
+
+# ── priors and starts ────────────────────────────────────────────────────────────────────────────
+
+
+def test_chains_start_from_the_prior():
+    posterior = sampling.sample(
+        nn.Linear(2, 50), nn.MSELoss(), (X, normals(12, 50)), prior={"weight": (3.0, 0.1), "bias": 2.0}, steps=1,
+        burn_in=0, lr=1e-6, chains=2, seed=0, progress=False,
+    )  # fmt: skip
+    weight, bias = posterior.draws["weight"], posterior.draws["bias"]
+    assert float(weight.mean()) == pytest.approx(3.0, abs=0.05)
+    assert float(weight.std()) == pytest.approx(0.1, rel=0.3)
+    assert float(bias.std()) == pytest.approx(2.0, rel=0.3)
+
+
+def test_a_log_density_is_the_prior_it_describes():
+    """Started from the same weights, a normal as a function moves the chains as the normal by its numbers does."""
+
+    def log_density(state):
+        return -(state["weight"] - 0.5).square().sum() / (2 * 0.3**2) - state["bias"].square().sum() / (2 * 2.0**2)
+
+    options = {"init": "model", "lr": 0.1, "kernel": BAOAB(friction=1.0), "thin": 1}
+    by_function = run(prior=log_density, **options)
+    by_numbers = run(prior={"weight": (0.5, 0.3), "rest": 2.0}, **options)
+    torch.testing.assert_close(by_function.draws, by_numbers.draws)
+    exact = run(prior=log_density, **{**options, "kernel": "hmc"})
+    torch.testing.assert_close(
+        exact.draws, run(prior={"weight": (0.5, 0.3), "rest": 2.0}, **{**options, "kernel": "hmc"}).draws
+    )
+    with pytest.raises(ValueError, match="init='model' or a list"):
+        run(prior=log_density)
+
+
+def test_chains_start_where_they_are_told():
+    states = [{"weight": torch.full((1, 2), float(i)), "bias": torch.zeros(1)} for i in range(2)]
+    posterior = run(init=states, steps=1, burn_in=0, lr=1e-7)
+    torch.testing.assert_close(
+        posterior.draws["weight"][:, 0], torch.stack([s["weight"] for s in states]), atol=1e-5, rtol=0
+    )
+    with pytest.raises(ValueError, match="1 state dicts for 2 chains"):
+        run(init=states[:1])
+    with pytest.raises(ValueError, match=r"state 1 has no 'bias' of shape \(1,\)"):
+        run(init=[states[0], {"weight": torch.zeros(1, 2)}])
+    with pytest.raises(ValueError, match="'prior', 'model' or a list"):
+        run(init="zero")
+
+
+@pytest.mark.parametrize(
+    ("prior", "error", "match"),
+    [
+        (0.0, ValueError, "prior of 'weight' must be positive"),
+        ({"weight": 1.0}, PartitionError, "prior: no rule claims 'bias'.*'rest': 1.0"),
+        ({"weight": "wide", "bias": 1.0}, TypeError, "prior of 'weight' is a standard deviation"),
+        ({"weight": (torch.zeros(3), 1.0), "bias": 1.0}, ValueError, r"mean of the prior of 'weight' has shape \(3,\)"),
+    ],
+)
+def test_priors_that_are_none_are_refused(prior, error, match):
+    with pytest.raises(error, match=match):
+        run(prior=prior)
+
+
+# ── what does not define a posterior ─────────────────────────────────────────────────────────────
+
+
+def test_batch_norm_and_dropout_are_refused_while_they_train():
+    norm = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match=r"1 is an nn.BatchNorm1d that normalises by its batch.*GroupNorm"):
+        run(norm)
+    assert len(run(norm.eval())) == 10
+    with pytest.raises(ValueError, match=r"1 drops units at random.*model.eval"):
+        run(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Linear(3, 1)))
+
+
+def test_losses_that_are_no_mean_or_random_are_refused():
+    with pytest.raises(ValueError, match=r"it is a sum.*reduction='mean'"):
+        run(loss=nn.MSELoss(reduction="sum"))
+    with pytest.raises(ValueError, match="must return one number"):
+        run(loss=nn.MSELoss(reduction="none"))
+    with pytest.raises(ValueError, match="differs from one call to the next"):
+        run(loss=lambda output, target: nn.functional.mse_loss(nn.functional.dropout(output), target))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"steps": 0}, "steps must be a whole number"),
+        ({"chains": 0}, "chains must be a whole number"),
+        ({"burn_in": 20}, r"less than steps \(20\)"),
+        ({"batch_size": 13}, "there are 12 examples"),
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"num_data": 0}, "num_data must be positive"),
+        ({"thin": 11}, "no draw would be kept"),
+        ({"kernel": "nuts"}, "kernel must be one of sgld, baoab"),
+        ({"kernel": "hmc", "batch_size": 4}, "needs the loss of all data: leave batch_size=None"),
+        ({"data": (X, Y[:3])}, "as many examples"),
+        ({"kernel": "hmc", "constraints": {"weight": Orthogonal(iterations=3)}}, "leave iterations=None"),
+    ],
+)
+def test_bad_settings_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        run(**options)
+    with pytest.raises(ValueError, match="cycles must be at least 1"):
+        Cyclical(cycles=0)
+    with pytest.raises(ValueError, match="leapfrogs must be at least 1"):
+        HMC(leapfrogs=0)
+
+
+# ── minibatches ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_minibatches_that_heat_are_warned_about_and_a_chosen_lr_avoids_it():
+    x = normals(200, 2)
+    y = x @ torch.tensor([[1.0], [-1.0]]) + normals(200, 1, seed=1)
+    options = {"data": (x, y), "batch_size": 4, "steps": 200}
+    with pytest.warns(UserWarning, match=r"raises the temperature .* by about \d+ %") as record:
+        run(lr=0.5, **options)
+    assert record[0].filename == __file__
+    posterior = run(**options)
+    assert 0 < posterior.heating < 0.075
+    assert posterior.lr < 0.1
+    assert run(lr=0.5, kernel="adl", **options).losses.isfinite().all()
+
+
+def test_chains_of_minibatches_differ_and_repeat():
+    options = {"batch_size": 3, "kernel": "sgld", "lr": 1e-3}
+    assert torch.equal(run(**options).draws["weight"], run(**options).draws["weight"])
+
+
+# ── chain by chain ───────────────────────────────────────────────────────────────────────────────
+
+
+class Branching(nn.Module):
+    """Reads a number of its input, which torch cannot map."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = linear()
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y if float(y.detach().sum()) > -1e9 else -y
+
+
+@pytest.mark.parametrize("kernel", ["baoab", "hmc"])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_models_that_cannot_be_mapped_run_chain_by_chain(kernel, batch_size):
+    if kernel == "hmc" and batch_size:
+        pytest.skip("full batches only")
+    with pytest.warns(UserWarning, match="one after another") as record:
+        alone = run(Branching(), kernel=kernel, batch_size=batch_size, lr=0.03)
+    assert record[0].filename == __file__
+    together = run(kernel=kernel, batch_size=batch_size, lr=0.03)
+    torch.testing.assert_close(alone.draws["linear.weight"], together.draws["weight"])
+    torch.testing.assert_close(alone.predict(X).mean, together.predict(X).mean)
+
+
+def test_a_recurrent_network_is_sampled():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.head(self.cells(x)[0][:, -1])
+
+    with pytest.warns(UserWarning, match="one after another"):
+        posterior = run(Network(), data=(normals(6, 4, 2), normals(6, 1)), steps=6, lr=0.05)
+    assert posterior.draws["cells.weight_hh_l0"].shape == (2, 3, 12, 3)
+    assert posterior.predict(normals(5, 4, 2)).mean.shape == (5, 1)
+
+
+def test_an_error_of_the_model_is_the_models():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        run(data=(normals(12, 3), Y))
+
+
+# ── constraints ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kernel", ["baoab", "adl", "hmc"])
+def test_constraints_hold_in_every_draw(kernel):
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    spaces = {"0.weight": Sphere(1.0, slack=False), "2.weight": Orthogonal(), "4.weight": Circle(0.5)}
+    spaces["4.bias"] = LevelSet(lambda b: b - 0.25, slack=True)
+    posterior = run(
+        model, data=(X.double(), Y.double()), constraints=spaces, kernel=kernel, steps=12, lr=0.05, prior=0.5
+    )
+    draws = posterior.draws
+    torch.testing.assert_close(draws["0.weight"].norm(dim=-1), torch.ones(2, 6, 4, dtype=torch.float64))
+    eye = torch.eye(4, dtype=torch.float64).expand(2, 6, 4, 4)
+    torch.testing.assert_close(draws["2.weight"].mT @ draws["2.weight"], eye, atol=1e-9, rtol=0)
+    assert float(draws["4.weight"].abs().max()) <= 0.5
+    assert float(draws["4.bias"].max()) <= 0.25
+    assert all(x[:, 0].ne(x[:, -1]).any() for x in draws.values())
+
+
+def test_a_step_too_long_for_its_projection_is_rejected_by_its_chain_alone():
+    """From a line's end a long drift finds no root: that chain stays, without an error."""
+
+    def unit(w):
+        return w.square().sum().reshape(1) - 1
+
+    posterior = run(
+        nn.Linear(2, 1, bias=False).double(), data=(X.double(), Y.double()), constraints={"weight": LevelSet(unit)},
+        kernel=HMC(leapfrogs=1), lr=1.2, steps=8, burn_in=0, thin=1, num_data=1.0,
+    )  # fmt: skip
+    w = posterior.draws["weight"]
+    torch.testing.assert_close(w.norm(dim=-1), torch.ones_like(w[..., 0]))
+    moved = (w[:, 1:] != w[:, :-1]).flatten(2).any(2)
+    assert moved.any()
+    assert not moved.all()
+    assert (moved.any(0) & ~moved.all(0)).any()  # in one transition, some chains moved and others did not
+
+
+# ── on disk ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kernel", ["baoab", "sgld", "adl", Cyclical(cycles=3), "mala", HMC(leapfrogs=3)], ids=str)
+@pytest.mark.parametrize("at", [13, 47])
+def test_an_interrupted_run_continues_bit_for_bit(kernel, at, tmp_path, monkeypatch):
+    """Interrupted in the burn-in, where lr is being chosen, and after it; with minibatches where they are allowed."""
+    batch_size = None if "leapfrogs" in repr(kernel) or kernel == "mala" else 5
+    options = {"kernel": kernel, "batch_size": batch_size, "steps": 60, "burn_in": 40, "thin": 2}
+    whole = run(**options)
+    save, calls = Folder.save, []
+
+    def interrupt(self, state):
+        save(self, state)
+        calls.append(state["step"])
+        if state["step"] >= at:
+            raise Interrupted
+
+    monkeypatch.setattr(Folder, "save", interrupt)
+    with pytest.raises(Interrupted):
+        run(out=tmp_path / "run", **options)
+    monkeypatch.setattr(Folder, "save", save)
+    assert at <= calls[-1] < 60
+    # What lies behind the checkpoint is written again.
+    resumed = run(out=tmp_path / "run", **{**options, "seed": None})
+    for name, draws in whole.draws.items():
+        assert torch.equal(resumed.draws[name], draws), name
+    assert torch.equal(resumed.losses, whole.losses)
+    assert (resumed.lr, resumed.acceptance, resumed.heating) == (whole.lr, whole.acceptance, whole.heating)
+    loaded = sampling.load(tmp_path / "run", linear())
+    assert torch.equal(loaded.draws["weight"], whole.draws["weight"])
+    assert loaded.settings == json.loads(json.dumps(resumed.settings))
+    assert np.load(tmp_path / "run" / "draws" / "weight.npy").shape == tuple(whole.draws["weight"].shape)
+
+
+def test_an_interrupted_run_can_be_read(tmp_path, monkeypatch):
+    save = Folder.save
+
+    def interrupt(self, state):
+        save(self, state)
+        if state["step"] >= 14:
+            raise Interrupted
+
+    monkeypatch.setattr(Folder, "save", interrupt)
+    with pytest.raises(Interrupted):
+        run(out=tmp_path)
+    monkeypatch.undo()
+    loaded = sampling.load(tmp_path, linear())
+    assert len(loaded) == 4
+    assert torch.equal(loaded.draws["weight"], run().draws["weight"][:, :4])
+    with pytest.raises(ValueError, match="of another model"):
+        sampling.load(tmp_path, nn.Linear(3, 1))
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        sampling.load(tmp_path / "none", linear())
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    first = run(out=tmp_path)
+    again = run(out=tmp_path)  # finished: nothing is left to do
+    assert torch.equal(first.draws["weight"], again.draws["weight"])
+    with pytest.raises(CheckpointError, match=r"other settings: chains 2, not 3.*another out"):
+        run(out=tmp_path, chains=3)
+    with pytest.raises(CheckpointError, match="data"):
+        run(out=tmp_path, data=(X + 1, Y))
+    with pytest.raises(CheckpointError, match="kernel BAOAB"):
+        run(out=tmp_path, kernel="sgld")
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"run.json cannot be read.*to start over"):
+        run(out=tmp_path)
+
+
+# ── near given weights ───────────────────────────────────────────────────────────────────────────
+
+
+def test_local_draws_stay_near_the_weights_they_are_pulled_to(tmp_path):
+    at = {"weight": torch.tensor([[5.0, -5.0]]), "bias": torch.tensor([2.0])}
+    options = {"steps": 200, "seed": 0, "progress": False, "chains": 2}
+    near = sampling.local(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
+    assert float((near.draws["weight"] - at["weight"]).abs().max()) < 0.1
+    assert near.settings["num_data"] == pytest.approx(12 / math.log(12))
+    found = sampling.learning_coefficient(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
+    assert found.posterior.draws == {}
+    model = linear()
+    model.load_state_dict(at)
+    assert found.loss == pytest.approx(float(nn.MSELoss()(model(X), Y).detach()))
+    assert "learning coefficient" in str(found)
+    sampling.learning_coefficient(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, out=tmp_path, **options)
+    loaded = sampling.load(tmp_path, linear())
+    assert loaded.draws == {}
+    assert torch.equal(loaded.losses, found.posterior.losses)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"restoring": 0.0}, "restoring .* must be positive"),
+        ({"restoring": 1.0, "beta": -1.0}, "beta .* must be positive"),
+        ({"restoring": 1.0, "at": {"weight": torch.zeros(1, 2)}}, "at has no 'bias'"),
+    ],
+)
+def test_local_laws_that_are_none_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        sampling.local(linear(), nn.MSELoss(), (X, Y), steps=10, **options)
