@@ -214,7 +214,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         self._count_skipped([flag for flag in skipped if flag is not None])
         self._note(p for one in work for b in one.buckets for p in b.constrained)
-        if advance is not pay_owed:
+        if advance is not pay_owed and any("E" in one.group["scheme"] for one in work):
             self._watch.look_at_step(thermostats(self.param_groups, self.state))
 
     def _check(self, work: list[Work]) -> None:
@@ -229,7 +229,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
                 if not usable:
                     edits.refuse_gradients(bucket, found)
         for number, group in enumerate(self.param_groups):
-            settings = hyper.settings(group)
+            settings = (*hyper.settings(group), group.get("momentum"))
             if not all(map(is_, settings, self._checked.get(number, (None,)))):
                 hyper.check_now(group, number)
                 states.check_word(group, self.state)
@@ -247,7 +247,8 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
     def _look_at_edits(self, work: list[Work]) -> None:
         """Raise for in-place edits that no step could take up; edits through ``.data`` are not seen here."""
         for bucket in (bucket for one in work for bucket in one.buckets):
-            edits.refuse_unlandable(bucket, self._versions)
+            if [version(p) for p in bucket.constrained] != [self._versions[id(p)] for p in bucket.constrained]:
+                edits.refuse_unlandable(bucket, self._versions)
             for p in bucket.params if self._landed else ():
                 self._landed.pop(p, None)
 

@@ -75,9 +75,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int]) -> None:
 
     What a step could take up in part only (matrices and level sets on a device) is taken up now: the host may wait.
     """
-    space, params = bucket.space, bucket.constrained
-    if [version(p) for p in params] == [versions[id(p)] for p in params]:
-        return
+    space = bucket.space
     now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and bucket.device.type != "cpu")
     for unit in bucket.units():
         if all(version(p) == versions[id(p)] for p in unit.params):
@@ -94,7 +92,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int]) -> None:
                 scatter_(here, unit.params, q)
                 lift_(here, q, unit.states[0])
                 make_tangent_(unit)
-    versions.update({id(p): version(p) for p in params})
+    versions.update({id(p): version(p) for p in bucket.params})
 
 
 def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:

@@ -33,13 +33,9 @@ _NOT_NEGATIVE = {
     "thermostat_friction": ("γ", False),
 }
 _MAY_BE_NONE = {"coupling", "driving_noise", "thermostat_time", "thermostat_friction"}  # then derived
-_settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
+settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
+"""What a scheduler or an assignment may change of a group, besides the ``momentum`` of one in SGD's terms."""
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
-
-
-def settings(group: dict[str, Any]) -> tuple[Any, ...]:
-    """What a scheduler or an assignment may change of a group."""
-    return (*_settings(group), group.get("momentum"))
 
 
 def as_plain(options: dict[str, Any]) -> dict[str, Any]:

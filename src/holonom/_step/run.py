@@ -162,10 +162,8 @@ def choose_backend(group: Group, buckets: list[Bucket], records: bool = False) -
 
 
 def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
-    """Whether a GPU's kernels can run this step. ``fuse=False`` keeps to the reference; a trace has its own kernels."""
-    if buckets[0].device.type not in KERNEL_DEVICES or group["fuse"] is False or torch.compiler.is_compiling():
-        return False
-    if not has_triton():
+    """Whether a GPU's kernels can run this step. ``fuse=False`` keeps to the reference, as traces do."""
+    if buckets[0].device.type not in KERNEL_DEVICES or group["fuse"] is False or not has_triton():
         return False
     from .._backends.triton import fits
 
