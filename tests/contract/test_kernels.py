@@ -66,7 +66,8 @@ def test_which_steps_are_run_by_kernels(constraint):
     options = {"lr": 0.1, "constraint": constraint, "seed": 0}
     assert kernels_are_used(Langevin(params_on("cuda", (6, 10)), **options))
     assert not kernels_are_used(Langevin(params_on("cuda", (6, 10)), fuse=False, **options))
-    assert not kernels_are_used(Langevin([p.double() for p in params_on("cuda", (6, 10))], **options))
+    double = [nn.Parameter(p.detach().double()) for p in params_on("cuda", (6, 10))]
+    assert not kernels_are_used(Langevin(double, **options))
 
 
 @needs_cuda

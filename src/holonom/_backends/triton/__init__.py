@@ -178,7 +178,7 @@ class Triton(Eager):
 
     def end(self, skip: Tensor | None) -> None:
         for bucket, table in zip(self.buckets, self.tables, strict=True):
-            increment_version([*bucket.params, *table.states])
+            increment_version(bucket.params)
             table.forget()
 
 

@@ -17,17 +17,13 @@ LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.f
 
 
 @triton.jit
-def take_up_angle(q, s, radius, limit, rounding, tiny):
-    """:meth:`holonom.constraints.Circle.adopt_`: the angle of a weight that was written from outside."""
-    sine, _ = sine_and_cosine(s)
-    position = radius * sine
-    allowed = 4.76837158203125e-07 * radius + rounding * (tl.abs(position) + tiny)
+def angle_of_weight(q, s, radius, limit):
+    """The angle of a weight that was written from outside, on the half of the circle that it was on."""
     ratio = q / radius
     inside = tl.where(ratio < 0, -limit, limit)
     turns = arc_sine(tl.where(tl.abs(ratio) >= 1 - 4.76837158203125e-07, inside, ratio))
     behind = tl.where(turns < 0, -0.5, 0.5) - turns
-    turns = tl.where(tl.abs(s) > 0.25, behind, turns)
-    return tl.where(tl.abs(q - position) <= allowed, s, turns)
+    return tl.where(tl.abs(s) > 0.25, behind, turns)
 
 
 @triton.jit
@@ -66,7 +62,8 @@ def step_entries(
 
     ``LETTERS`` has four bits a letter, from the lowest on; ``NORMALS`` says in the same way which draw of the stage a
     letter takes (0: none). ``numbers`` has two coefficients a letter and the weight decay, ``numbers_stride`` apart by
-    rows and one replica apart by columns (``numbers_stride`` 1: the same for all).
+    rows and one replica apart by columns (``numbers_stride`` 1: the same for all). A gradient is that of the positions
+    before the step, so B and L stand before the first A and see the angle that was loaded.
     """
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
@@ -101,8 +98,13 @@ def step_entries(
             p = tl.load(p_at + at, mask, 0.0)
         if CIRCLE:
             s = tl.load(s_at + at, mask, 0.0)
-            if TAKE_UP:
-                s = take_up_angle(q, s, radius, limit, rounding, tiny)
+            sine, cosine = sine_and_cosine(s)
+            if TAKE_UP:  # holonom.constraints.Circle.adopt_, for the few blocks where anything was written
+                allowed = 4.76837158203125e-07 * radius + rounding * (tl.abs(radius * sine) + tiny)
+                agrees = tl.abs(q - radius * sine) <= allowed
+                if tl.min(agrees.to(tl.int32)) == 0:
+                    s = tl.where(agrees, s, angle_of_weight(q, s, radius, limit))
+                    sine, cosine = sine_and_cosine(s)
         if FORCE:
             f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
             if DECAY:
@@ -121,7 +123,6 @@ def step_entries(
                     q += a * p
             elif ((LETTERS >> (4 * i)) & 15) == 2:  # B
                 if CIRCLE:
-                    _, cosine = sine_and_cosine(s)
                     p -= a * (cosine * f)
                 else:
                     p -= a * f
@@ -131,7 +132,6 @@ def step_entries(
                     p += b * z
             elif ((LETTERS >> (4 * i)) & 15) == 4:  # L
                 if CIRCLE:
-                    sine, cosine = sine_and_cosine(s)
                     x, y = radius * sine - a * f, radius * cosine
                     if ((NORMALS >> (4 * i)) & 15) > 0:
                         x += b * z

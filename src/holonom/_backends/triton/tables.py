@@ -43,7 +43,6 @@ class Table:
         lengths = [bucket.space.view(p.detach()).shape[-1] if p.ndim else 1 for p in bucket.params]
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, None, None)[:2]] for s in bucket.states]
-        self.states = [x for x in (*momenta, *(x for pair in slots for x in pair)) if x is not None]
         self.has_momentum = momenta[0] is not None
         rows = [
             [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, 0]
