@@ -23,7 +23,7 @@ class Chunks(NamedTuple):
     """What the program instances of one launch work on: tensor, replica, and where to start in it."""
 
     table: Tensor
-    count: int
+    size: int
     lanes: int = 0  # of a kernel for rows
 
 
@@ -42,7 +42,7 @@ class Table:
         counts = [p.numel() // replicas for p in bucket.params]
         lengths = [bucket.space.view(p.detach()).shape[-1] if p.ndim else 1 for p in bucket.params]
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
-        slots = [[s.get(slot) for slot in (*bucket.space.slots, None, None)[:2]] for s in bucket.states]
+        slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
         rows = [
             [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, 0]
