@@ -28,7 +28,7 @@ def judge(low: float, high: float, size: Size | None = None) -> str:
     in direction*; it contains 0 but not d, *no such effect*; both, *undecided*; all of it is negative, *does not
     hold*. The published error widens d. An interval wholly above d holds, too.
     """
-    if math.isnan(low) or math.isnan(high) or low == high == math.inf or low == high == -math.inf:
+    if math.isnan(low) or math.isnan(high):
         return OPEN
     if high < 0:
         return FAILS

@@ -123,13 +123,14 @@ def size(record: Record) -> str:
     """The scale, how many runs each arm had, and where it is not the published size."""
     runs = "" if record.replicas is None else f", {record.replicas} run{'' if record.replicas == 1 else 's'}"
     other = [_difference(*difference) for difference in record.other_than_published()]
-    return f"{record.scale} scale{runs}" + (f"; not the paper scale's: {', '.join(other)}" if other else "")
+    kind = " with other settings" if other and record.scale == "paper" else ""
+    return f"{record.scale} scale{kind}{runs}" + (f": {', '.join(other)}" if other else "")
 
 
 def _difference(name: str, here: Any, paper: Any) -> str:
-    """epochs 15 (100); of a long list the name alone."""
+    """epochs 15 instead of 100; of a long list the name alone."""
     texts = _plain(here), _plain(paper)
-    return name if max(map(len, texts)) > 24 else f"{name} {texts[0]} ({texts[1]})"
+    return f"other {name}" if max(map(len, texts)) > 24 else f"{name} {texts[0]} instead of {texts[1]}"
 
 
 def facts(record: Record) -> list[tuple[str, str]]:
