@@ -15,6 +15,7 @@ from holonom.cli import main
 from holonom.data.registry import SETS, DataSet, File
 from holonom.experiments import base
 from holonom.experiments.claims import Claim, fact, greater
+from holonom.experiments.reproduce import commit
 from holonom.experiments.run import Run
 from holonom.experiments.verdicts import FAILS, HOLDS, UNJUDGED
 from holonom.report import load
@@ -153,6 +154,14 @@ def test_a_queue_keeps_what_is_finished(capsys, tmp_path, monkeypatch):
     assert "2 claims: 1 holds, 1 does not hold" in said.out.splitlines()[-2]  # one line for each
 
 
+def test_a_result_has_the_commit_or_the_version(monkeypatch):
+    def no_git(*_: object, **__: object) -> None:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", no_git)
+    assert commit() == f"holonom {__version__}"
+
+
 def test_parts_of_the_papers():
     groups = {id: study.groups for id, study in base.catalogue().items()}
     icml = {id for id, parts in groups.items() if "icml" in parts}
@@ -183,12 +192,12 @@ def test_scales_that_an_experiment_lacks_are_refused(capsys, tmp_path):
 def test_a_plan_trains_little_and_writes_nothing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    words = ["--scale", "smoke", "--device", "cpu", "--out", str(tmp_path / "out"), "--set", "epochs=1000"]
+    words = ["--scale", "smoke", "--device", "cpu", "--out", str(tmp_path / "out"), "--set", "epochs=60"]
     assert main(["reproduce", "fig2", "--plan", *words]) == 0
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if "fig2" in line]
     assert [row.split("│")[2].strip() for row in rows] == ["SGD", "SGD+WD", "C-SGD", "SGLD", "C-SGLD"]
-    assert all("50,000" in row and " 2 " in row for row in rows)
+    assert all("3,000" in row and " 2 " in row for row in rows)
     assert "of training on CPU" in printed
     assert sorted(tmp_path.rglob("*")) == before
 
