@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n auto
 .PHONY: lint bench browser clean
 
 run: $(VENV)/ready
-	$(BIN)/holonom reproduce fig1 --scale ci
+	$(BIN)/holonom reproduce fig1 --scale ci --overwrite
 	$(BIN)/holonom report
 
 # The default tests, at most six minutes on two cores. Slow kinds of tests have one representative case here.
