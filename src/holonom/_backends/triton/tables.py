@@ -128,4 +128,10 @@ def lanes_for(length: int) -> int | None:
 def upload(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor on the device; from pinned memory, so that the host does not wait."""
     host = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        CAPTURED.append(host)
     return host.to(device, non_blocking=True)
+
+
+CAPTURED: list[Tensor] = []
+"""Pinned memory that captured graphs copy from at every replay. Tables are small and captures are few."""
