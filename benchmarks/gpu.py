@@ -135,7 +135,7 @@ def main() -> None:
         times, kernels = (row[key] / peer[key] for key in ("step_ms", "device_ms"))
         print(
             f"{row['network']:>10} {row['arm']:<14} {row['step_ms']:7.3f} ms, {times:5.2f} × SGD; host "
-            f"{row['host_ms']:6.3f}, kernels {row['device_ms']:6.3f} ({kernels:4.2f} ×); first {row['first_s']:5.2f} s; "
+            f"{row['host_ms']:.3f}, kernels {row['device_ms']:6.3f} ({kernels:4.2f} ×); first {row['first_s']:5.2f} s, "
             f"memory {row['peak_bytes'] / 2**20:6.1f} MiB"
         )
 
