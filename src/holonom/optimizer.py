@@ -246,9 +246,9 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
 
     def _look_at_edits(self, work: list[Work]) -> None:
         """Raise for in-place edits that no step could take up; edits through ``.data`` are not seen here."""
-        for bucket in (bucket for one in work for bucket in one.buckets):
+        for group, bucket in ((one.group, bucket) for one in work for bucket in one.buckets):
             if [version(p) for p in bucket.constrained] != [self._versions[id(p)] for p in bucket.constrained]:
-                edits.refuse_unlandable(bucket, self._versions)
+                edits.refuse_unlandable(bucket, self._versions, first=not group["step"])
             for p in bucket.params if self._landed else ():
                 self._landed.pop(p, None)
 

@@ -21,7 +21,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @needs_cuda
-@pytest.mark.parametrize("case", table(), ids=str)
+@pytest.mark.parametrize("case", list(table()), ids=str)
 def test_kernels_do_what_the_reference_does(case):
     found = differences(run_steps("cuda", None, *case), run_steps("cuda", False, *case))
     assert all(x <= limit for x, limit in zip(found, limits(case[4]), strict=True)), found

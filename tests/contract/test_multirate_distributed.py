@@ -27,10 +27,10 @@ def net(init=0):
 
 def build(kind, model):
     if kind == "subsets":
-        return RandomSubsets(model.parameters(), 0.05, steps_off=EVERY)
+        return RandomSubsets(model.parameters(), 0.05, steps_off=EVERY, seed=0)
     groups = [{"params": list(model[4].parameters())}, {"params": list(model[:4].parameters()), "every": EVERY}]
     if kind == "langevin":
-        return MultirateLangevin(groups, 0.1, temperature=1e-3)
+        return MultirateLangevin(groups, 0.1, temperature=1e-3, seed=0)
     return Multirate(groups, 0.05, drift=kind == "sgd")
 
 

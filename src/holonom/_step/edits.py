@@ -70,10 +70,11 @@ def lift_(space: Constraint, q: Tensor, state: State) -> None:
 
 
 @full_precision()
-def refuse_unlandable(bucket: Bucket, versions: dict[int, int]) -> None:
+def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> None:
     """Raise for weights, changed in place, that cannot be moved to the manifold; the step takes up all others.
 
     What a step could take up in part only (matrices and level sets on a device) is taken up now: the host may wait.
+    Before the ``first`` step the weights decide the state to the last bit: ranks that are given the same weights agree.
     """
     space = bucket.space
     now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and bucket.device.type != "cpu")
@@ -92,6 +93,9 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int]) -> None:
                 scatter_(here, unit.params, q)
                 lift_(here, q, unit.states[0])
                 make_tangent_(unit)
+        elif first:
+            here, q = gather(space, unit.params, unit.names)
+            lift_(here, q, unit.states[0])
     versions.update({id(p): version(p) for p in bucket.params})
 
 
