@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ._lines import users_line
 from ._random import seeds
 from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
@@ -108,7 +109,11 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             "thermostat_friction": thermostat_friction, "weight_decay": weight_decay, "maximize": maximize,
             "foreach": foreach, "fuse": fuse, "seed": seed,
         }  # fmt: skip
-        super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
+        try:
+            super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
+        except Exception:
+            states.unland_(self._landed, list(self._landed))
+            raise
         landings, self._landings = self._landings, None
         states.warn_landed(landings or [])
         cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
@@ -241,7 +246,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             warnings.warn(
                 "no parameter of this optimizer has a gradient, so the step changes nothing. Call backward() first; "
                 "if the model's parameters were replaced after the optimizer was built, build it again.",
-                stacklevel=6,
+                stacklevel=users_line(),
             )
 
     def _look_at_edits(self, work: list[Work]) -> None:

@@ -175,6 +175,7 @@ class SimulatedTempering:
         if not 0 <= proposal < len(self.ladder):
             return False
         old, new = self.ladder[self.rung], self.ladder[proposal]
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
         log_odds = -(1 / new - 1 / old) * float(loss) + self.weights[proposal] - self.weights[self.rung]
         if not math.log(max(draw.random(), 1e-300)) < log_odds:
             return False

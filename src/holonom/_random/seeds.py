@@ -67,7 +67,7 @@ def keep_given(groups: Sequence[Group], before: Sequence[Group], defaults: Group
 def numbers(seed: int | Tensor | tuple[int, ...]) -> int | tuple[int, ...]:
     """A seed as Python's numbers; a tensor of one element is one number."""
     if isinstance(seed, Tensor):
-        return tuple(seed.tolist()) if seed.ndim else int(seed)
+        return tuple(seed.tolist()) if seed.numel() != 1 else int(seed)
     return seed
 
 

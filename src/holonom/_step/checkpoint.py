@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._lines import users_line
 from .._random import seeds
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
@@ -86,7 +87,7 @@ class Checkpointed(Optimizer):
             first.remove()
             last.remove()
         if warning[0]:
-            warnings.warn(warning[0], stacklevel=3)
+            warnings.warn(warning[0], stacklevel=users_line())
 
     @torch.no_grad()
     def reseed_(self, seed: int | Tensor) -> None:
@@ -117,6 +118,8 @@ class Checkpointed(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        for group in self.param_groups:
+            group["lr"] = Rates.of(group["lr"])  # pickled as a plain tensor
         self.defaults.pop("differentiable", None)  # torch adds it for its own optimizers; here it has no effect
         self._reset_caches()
 
@@ -150,6 +153,11 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, State], saved: dict[
             raise CheckpointError(
                 f"group {number} of the checkpoint has SGD's lr and momentum, here lr is a time step; build the "
                 f"optimizer by Langevin.like_sgd"
+            )
+        if "every" in other and "every" not in group:
+            raise CheckpointError(
+                f"group {number} of the checkpoint takes its gradient every {other['every']} step(s), here there "
+                f"are no such periods; build the optimizer by holonom.multirate.MultirateLangevin"
             )
         if other.get("format", 1) > FORMAT:
             raise CheckpointError(

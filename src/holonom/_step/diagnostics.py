@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._lines import users_line
 from .._torch import full_precision
 from ..constraints.base import Constraint
 from ..errors import NonFiniteGradientError, ProjectionError
@@ -62,7 +63,8 @@ class Diagnosed(Optimizer):
         self._watch.look(thermostats(self.param_groups, self.state))
         if skipped := self._read_skipped():
             warnings.warn(
-                f"{skipped} step(s) were skipped for non-finite numbers; call check() for details", stacklevel=3
+                f"{skipped} step(s) were skipped for non-finite numbers; call check() for details",
+                stacklevel=users_line(),
             )
 
     @torch.no_grad()

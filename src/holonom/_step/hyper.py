@@ -64,7 +64,7 @@ def check_now(group: dict[str, Any], number: int) -> None:
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
     check_replicas(group)
     group["lr"] = Rates.of(group["lr"])
-    warn_averaged(group, stacklevel=8)
+    warn_averaged(group)
     if type(group["constraint"]) is not str:
         raise TypeError(
             f"param_groups[{number}]['constraint'] says what the constraint is; it cannot be assigned. Build a new "

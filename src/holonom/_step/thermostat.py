@@ -125,6 +125,8 @@ def driving_noise(numbers: Numbers) -> Scalar:
 def updated(xi: Tensor, time: Scalar, numbers: Numbers, kinetic: Tensor, freedom: float) -> Tensor:
     """E: ξ += time·ε·(pᵀp − N·τ), within the bound where ε is derived. ``kinetic`` is pᵀp."""
     tau = numbers.temperature
+    if not freedom:  # nothing can move, so there is no temperature to hold
+        return xi
     if numbers.coupling is not None:
         return xi + time * numbers.coupling * (kinetic - freedom * tau)
     least = torch.finfo(xi.dtype).tiny
