@@ -278,3 +278,50 @@ def test_a_closure_that_leaves_no_second_gradient_is_refused():
 
     with pytest.raises(RuntimeError, match="none in the second"):
         opt.step(closure)
+
+
+# ── groups that a library put into param_groups, and numbers that it assigned ────────────────────────
+
+FIRST_CALLS = {
+    "step": step,
+    "state_dict": Langevin.state_dict,
+    "check": Langevin.check,
+    "residuals": Langevin.residuals,
+    "record_temperatures": Langevin.record_temperatures,
+    "temperatures": Langevin.temperatures,
+    "reseed_": lambda opt: opt.reseed_(1),
+    "load_state_dict": lambda opt: opt.load_state_dict(
+        Langevin([{"params": list(group["params"])} for group in opt.param_groups], 0.1, **ADAPTIVE).state_dict()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_CALLS)
+def test_a_group_put_into_param_groups_is_complete_whatever_is_called_first(name):
+    a, b = parameters(3, 3)
+    opt = Langevin([a], 0.1, **ADAPTIVE)
+    opt.param_groups.append({"params": [b]})
+    FIRST_CALLS[name](opt)
+    assert opt.param_groups[1].keys() == opt.param_groups[0].keys()
+    assert opt.param_groups[1]["seed"] == opt.param_groups[0]["seed"]
+    step(opt)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"temperature": None}, "temperature of group 0 is None; it needs a number$"),
+        ({"friction": None}, "like_sgd"),
+        ({"thermostat_time": 0.0}, "thermostat_time .*positive"),
+        ({"seed": None}, "seed must be"),
+    ],
+)
+def test_assigned_numbers_that_no_step_can_use_are_refused(change, words):
+    (p,) = parameters(3)
+    opt = Langevin([p], 0.1, **ADAPTIVE)
+    step(opt)
+    before = p.detach().clone()
+    opt.param_groups[0].update(change)
+    with pytest.raises((ValueError, TypeError), match=words):
+        step(opt)
+    assert torch.equal(p, before)

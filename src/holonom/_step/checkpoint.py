@@ -44,8 +44,8 @@ class Checkpointed(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint. Nothing is moved: weights that were edited since the last step are taken up by the next one,
         here as in the run that is resumed."""
-        self._warn_skipped()
         self._buckets()  # complete groups that a library put into param_groups
+        self._warn_skipped()
         held = {id(p) for group in self.param_groups for p in group["params"]}
         # torch has no number for a parameter whose group was removed from the list.
         removed = {p: self.state.pop(p) for p in list(self.state) if isinstance(p, Tensor) and id(p) not in held}
@@ -62,6 +62,7 @@ class Checkpointed(Optimizer):
         differs; otherwise the checkpoint's is restored and the run continues as if it had not stopped. Where both
         sides have names (``named_parameters()``), they say which parameter is which; otherwise the order does.
         """
+        self._buckets()
         loaded: dict[str, Any] = {}
         warning: list[str | None] = []
         before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
@@ -97,6 +98,7 @@ class Checkpointed(Optimizer):
         """
         seed = as_plain({"seed": seed})["seed"]
         check_seed(seed)
+        self._buckets()
         for group in self.param_groups:
             check_replicas({**group, "seed": seed})
             thermostat = self.state[group["params"][0]].get("thermostat") if group["params"] else None
