@@ -194,7 +194,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
 
         Positions do not change; momenta become those of the textbook's step, as :meth:`temperatures` or an energy
         wants them, without the normal part that a ``chord`` of :class:`~holonom.constraints.Orthogonal` may have.
-        Call it after ``backward()`` at the present positions; the next step knows that nothing is owed.
+        Call it after ``backward()`` at the present positions; the next step then starts with nothing owed.
         """
         self._integrate(self._work(), pay_owed)
         for buckets in self._buckets():

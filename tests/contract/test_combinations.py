@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from holonom import CheckpointError, Ensemble, Langevin, SimulatedTempering
+from holonom import CheckpointError, Ensemble, Langevin, SimulatedTempering, TemperatureSchedule
 from holonom._training import stepper
 from holonom._training.stepper import Stepper
 from holonom.batches import Shuffled
 from holonom.constraints import Circle, Orthogonal, Sphere
 from holonom.heun import HeunLangevin
 from holonom.multirate import MultirateLangevin
+from holonom.training import train
 
 ADAPTIVE = {"scheme": "BACDEDCAB", "temperature": 1.0}
 
@@ -325,3 +326,56 @@ def test_assigned_numbers_that_no_step_can_use_are_refused(change, words):
     with pytest.raises((ValueError, TypeError), match=words):
         step(opt)
     assert torch.equal(p, before)
+
+
+# ── schedules, ladders and runs that are not those that were saved ───────────────────────────────────
+
+
+def test_a_schedule_that_refuses_a_factor_stays_where_it_is():
+    (p,) = parameters(3)
+    opt = Langevin([p], 0.1, temperature=1.0)
+    schedule = TemperatureSchedule(opt, lambda count: 1.0 if count < 2 else -1.0)
+    schedule.step()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="step 2"):
+            schedule.step()
+    assert schedule.count == 1
+
+
+def test_a_schedule_loads_a_state_from_before_a_group_was_added():
+    a, b, c = parameters(3, 3, 3)
+    opt = Langevin([a], 0.1, temperature=1.0)
+    schedule = TemperatureSchedule(opt, lambda count: 0.5**count)
+    saved = schedule.state_dict()
+    opt.add_param_group({"params": [b], "temperature": 4.0})
+    schedule.load_state_dict({**saved, "count": 1})
+    assert [group["temperature"] for group in opt.param_groups] == [0.5, 2.0]
+    with pytest.raises(ValueError, match="2 groups"):
+        TemperatureSchedule(Langevin([c], 0.1), lambda count: 1.0).load_state_dict(schedule.state_dict())
+
+
+def test_tempering_refuses_the_state_of_another_ladder():
+    (p,) = parameters(3)
+    saved = SimulatedTempering(Langevin([p], 0.1), [1.0, 2.0, 4.0], seed=0).state_dict()
+    tempering = SimulatedTempering(Langevin([p], 0.1), [1.0, 2.0], seed=0)
+    with pytest.raises(ValueError, match="3 temperatures, this one has 2"):
+        tempering.load_state_dict({**saved, "rung": 2})
+    assert tempering.rung == 0
+
+
+def test_a_run_that_cannot_be_resumed_leaves_the_ensemble_as_it_was(tmp_path):
+    data = torch.ones(20, 2)
+
+    def prepare(scheme):
+        ensemble = Ensemble(lambda: nn.Linear(2, 2), 2)
+        opt = Langevin(ensemble.parameters(), 0.05, scheme=scheme, seed=ensemble.seeds)
+        return ensemble, opt, nn.functional.mse_loss, Shuffled(data, data, 10, ensemble.seeds), 2
+
+    options = {"evaluate": lambda ensemble: {}, "checkpoint": tmp_path / "run", "compiled": False}
+    train(*prepare("BAOAB"), **options)
+    other = prepare("L")
+    before = {**copy.deepcopy(other[0].state_dict()), "seeds": other[0].seeds.clone()}
+    with pytest.raises(CheckpointError, match="scheme"):
+        train(*other, **options)
+    after = {**other[0].state_dict(), "seeds": other[0].seeds}
+    assert all(torch.equal(x, after[name]) for name, x in before.items())

@@ -37,7 +37,7 @@ def with_seed(options: Group) -> Group:
 
 
 def noted(group: Group) -> Group:
-    """A new group; one with a seed of its own says so, and None stands for the optimizer's."""
+    """A new group, with ``seed_given`` where it has a seed of its own; None stands for the optimizer's."""
     own = {name: value for name, value in group.items() if name != "seed" or value is not None}
     return {"seed_given": True, **own} if "seed" in own else own
 
