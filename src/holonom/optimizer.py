@@ -111,12 +111,12 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         }  # fmt: skip
         try:
             super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
-        except Exception:
+            landings, self._landings = self._landings, None
+            states.warn_landed(landings or [])
+            cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
+        except Exception:  # also a warning that the user's filters turn into an error
             states.unland_(self._landed, list(self._landed))
             raise
-        landings, self._landings = self._landings, None
-        states.warn_landed(landings or [])
-        cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
 
     @classmethod
     def like_sgd(
@@ -293,4 +293,5 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._note(p for group in self.param_groups for p in group["params"])
 
     def __repr__(self) -> str:
-        return routing_table(type(self).__name__, self.param_groups)
+        unset = {**self.defaults, "constraint": repr(self._default_space or Free())}  # of groups a library put there
+        return routing_table(type(self).__name__, [{**unset, **group} for group in self.param_groups])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from holonom import CheckpointError, Ensemble, Langevin, SimulatedTempering, TemperatureSchedule
+from holonom import CheckpointError, Ensemble, Langevin, SimulatedTempering, TemperatureSchedule, optimizer
 from holonom._training import stepper
 from holonom._training.stepper import Stepper
 from holonom.batches import Shuffled
@@ -51,6 +51,28 @@ def test_a_parameter_without_a_gradient_keeps_sgds_velocity_under_a_schedule(opt
             a.grad = a.detach().clone()
             b.grad = None if 2 <= count < 5 else 2 * b.detach()
             opt.step()
+        ends.append(torch.cat([a.detach(), b.detach()]))
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-14)
+
+
+def test_a_step_that_a_device_skips_leaves_the_momenta_of_resting_parameters(monkeypatch):
+    ends = []
+    for bad in (True, False):
+        a, b = parameters(3, 3)
+        opt = Langevin.like_sgd([a, b], lr=0.1, momentum=0.9)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                optimizer, "skip_non_finite", lambda work: torch.tensor(bool(work[0].gradients[0][0].isnan().any()))
+            )
+            step(opt)
+            opt.param_groups[0]["lr"] = 0.02
+            b.grad = None
+            if bad:
+                a.grad = torch.full_like(a, math.nan)
+                opt.step()
+            a.grad = a.detach().clone()
+            opt.step()
+            step(opt)
         ends.append(torch.cat([a.detach(), b.detach()]))
     torch.testing.assert_close(*ends, rtol=0, atol=1e-14)
 
@@ -142,6 +164,15 @@ def refuse_added_group(a, b, c):
 
 def refuse_model(a, b, c):
     MultirateLangevin([{"params": [a]}], 0.1, constraint=Sphere(1.0), model=nn.ParameterList([a, c]))
+
+
+@pytest.mark.filterwarnings("error:weights that did not satisfy")
+def test_weights_are_as_they_came_if_the_warning_is_an_error():
+    (a,) = parameters(3)
+    before = a.detach().clone()
+    with pytest.raises(UserWarning, match="did not satisfy"):
+        Langevin([a], 0.1, constraint=Sphere(1.0))
+    assert torch.equal(a, before)
 
 
 @pytest.mark.filterwarnings("ignore:weights that did not satisfy")
@@ -302,6 +333,7 @@ def test_a_group_put_into_param_groups_is_complete_whatever_is_called_first(name
     a, b = parameters(3, 3)
     opt = Langevin([a], 0.1, **ADAPTIVE)
     opt.param_groups.append({"params": [b]})
+    assert "group 1: 1 tensors" in repr(opt)
     FIRST_CALLS[name](opt)
     assert opt.param_groups[1].keys() == opt.param_groups[0].keys()
     assert opt.param_groups[1]["seed"] == opt.param_groups[0]["seed"]

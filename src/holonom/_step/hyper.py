@@ -196,4 +196,4 @@ def _short(value: Any) -> str:
         return (
             f"{value.item():g}" if value.numel() == 1 and value.device.type == "cpu" else f"tensor{tuple(value.shape)}"
         )
-    return f"{value:g}"
+    return "None" if value is None else f"{value:g}"

@@ -48,7 +48,7 @@ def project_(target: nn.Module | Iterable[dict[str, Any]], like: Langevin | None
         raise TypeError("project_(groups) takes no like: groups hold their constraints. With like, give a module")
     else:
         places = _constrained(target, "project_")
-    landed = []
+    landed: list[tuple[Tensor, Tensor]] = []
     for space, params, names in places:  # copies first: nothing is written if one cannot be landed
         copies = [p.detach().clone(memory_format=torch.preserve_format) for p in params]
         here, q = gather(space, copies, names)
