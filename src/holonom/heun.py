@@ -23,6 +23,7 @@ class HeunLangevin(Langevin):
 
     the second gradient being taken where all other groups already are after their step. That needs
     a closure, which is called twice: it must clear the gradients, compute the loss and call backward.
+    Groups of other words, and groups with a constraint, take the step of :class:`Langevin`.
     """
 
     @torch.no_grad()

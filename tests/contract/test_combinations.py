@@ -61,9 +61,7 @@ def test_a_step_that_a_device_skips_leaves_the_momenta_of_resting_parameters(mon
         a, b = parameters(3, 3)
         opt = Langevin.like_sgd([a, b], lr=0.1, momentum=0.9)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                optimizer, "skip_non_finite", lambda work: torch.tensor(bool(work[0].gradients[0][0].isnan().any()))
-            )
+            patch.setattr(optimizer, "skip_non_finite", lambda work: work[0].gradients[0][0].isnan().any())
             step(opt)
             opt.param_groups[0]["lr"] = 0.02
             b.grad = None
