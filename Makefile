@@ -2,17 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+KERNELS := .venv-kernels
 BIN := $(VENV)/bin
 CODE := src tests benchmarks examples
 PIP := -m pip install --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto
 
-.PHONY: run test test-browser test-distributed test-docs test-integrations test-kill test-long test-oldest
+.PHONY: run test test-browser test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest
 .PHONY: lint bench browser clean
 
 run: $(VENV)/ready
-	$(BIN)/holonom reproduce fig1 --scale ci
+	$(BIN)/holonom reproduce fig1 --scale ci --overwrite
 	$(BIN)/holonom report
 
 # The default tests, at most six minutes on two cores. Slow kinds of tests have one representative case here.
@@ -29,6 +30,10 @@ test-browser: $(VENV)/dev-ready $(VENV)/browser-ready browser
 
 test-integrations: $(VENV)/dev-ready $(VENV)/integrations-ready
 	$(PYTEST) --dist loadfile -m integrations
+
+# The GPU's kernels in Triton's interpreter, on a CPU. An environment of its own: torch.compile would find Triton there.
+test-kernels: $(KERNELS)/ready
+	$(KERNELS)/bin/python -m pytest tests/contract/test_kernels.py
 
 # Part of the default tests with the oldest supported torch. By hand: its environment downloads gigabytes.
 test-oldest: $(OLDEST)/ready
@@ -60,6 +65,12 @@ $(VENV)/%-ready: $(VENV)/ready
 	$(INSTALL) -e '.[$*]'
 	touch $@
 
+$(KERNELS)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(KERNELS)
+	$(KERNELS)/bin/python $(PIP) -c constraints.txt torch
+	$(KERNELS)/bin/python $(PIP) -e . pytest triton
+	touch $@
+
 # torch 2.6 has wheels for Python 3.10 to 3.13. Some of these tests use scipy.
 $(OLDEST)/ready: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
@@ -68,4 +79,4 @@ $(OLDEST)/ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(KERNELS) results .pytest_cache .mypy_cache .ruff_cache

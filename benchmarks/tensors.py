@@ -167,3 +167,26 @@ def sphere_error(weights: Sequence[Tensor], slacks: Sequence[Tensor], radius: fl
             squared = squared + slacks[i].double().square()
         worst = max(worst, float((squared.sqrt() / radius - 1).abs().max()))
     return worst
+
+
+def resnet50_shapes() -> list[Shape]:
+    """All 161 parameters of torchvision's ResNet-50, norms included."""
+    shapes: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            convolutions = [(width, inputs, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)]
+            if block == 0:
+                convolutions.append((4 * width, inputs, 1, 1))
+            shapes += [shape for kernel in convolutions for shape in (kernel, kernel[:1], kernel[:1])]
+            inputs = 4 * width
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+def gpt2_shapes(layers: int = 12, width: int = 768) -> list[Shape]:
+    """All 148 parameters of GPT-2 (124M), matrices as (out, in)."""
+    shapes: list[Shape] = [(50257, width), (1024, width)]
+    for outputs, inputs in [(3, 1), (1, 1), (4, 1), (1, 4)] * layers:
+        norm = [(width,), (width,)] if (outputs, inputs) in ((3, 1), (4, 1)) else []
+        shapes += [*norm, (outputs * width, inputs * width), (outputs * width,)]
+    return [*shapes, (width,), (width,)]

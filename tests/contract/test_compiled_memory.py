@@ -91,17 +91,14 @@ def test_weights_may_move_to_other_memory(space, device, kernels):
     pair.both(move)
     pair.step(2)
     pair.check()
-    assert len(kernels) == 4
+    assert len(kernels) == (4 if device == "cpu" else 0)  # a GPU has kernels of its own
     assert len(inductor._kernels) == count
     assert all(map(torch.equal, old, before))
 
 
 @one_space
 def test_weights_that_share_memory_are_not_compiled(space, device, kernels):
-    """A kernel for them would compute with values that the other weight has overwritten.
-
-    On a device the entries of all weights are copied into one vector, which a kernel may work on.
-    """
+    """A kernel for them would compute with values that the other weight has overwritten."""
     pair = Pair(device, space, shapes=((6, 10), (6, 10)))
 
     def tie(params, _):
@@ -111,9 +108,7 @@ def test_weights_that_share_memory_are_not_compiled(space, device, kernels):
     pair.step(3)
     if device == "cpu":  # on a device the order of writes is not defined
         pair.check()
-        assert not kernels
-    else:
-        assert all(p.isfinite().all() for p in pair.params[0])
+    assert not kernels
 
 
 @pytest.mark.parametrize("start", [0, 1])
@@ -128,7 +123,7 @@ def test_parts_of_one_buffer_are_compiled(start, device, kernels):
     pair.both(share)
     pair.step(3)
     pair.check()
-    assert len(kernels) == 3
+    assert len(kernels) == (3 if device == "cpu" else 0)
 
 
 @pytest.mark.parametrize("way", ["the tensor", "its view", "its memory"])
@@ -176,7 +171,7 @@ def test_kernels_without_a_view_of_their_rows_are_compiled(view, device, kernels
         assert opt.residuals()[0] < 1e-5
         runs.append([p.detach() for p in params] + [opt.state[p]["momentum"] for p in params])
     torch.testing.assert_close(*runs, rtol=1e-5, atol=1e-6)
-    assert len(kernels) == 3
+    assert len(kernels) == (3 if device == "cpu" else 0)
 
 
 def test_gradients_are_not_kept_alive(device):
@@ -225,7 +220,7 @@ def test_copies_of_half_precision_weights_are_not_kept_alive(device, monkeypatch
     pair = Pair(device, dtype=torch.bfloat16)
     pair.step(2)
     gc.collect()
-    assert len(widened) == (8 if device == "cpu" else 4)  # on a device the entries of both weights are one vector
+    assert len(widened) == (8 if device == "cpu" else 2)  # a GPU's kernels widen what they read
     assert all(ref() is None for ref in widened)
 
 

@@ -104,3 +104,27 @@ def test_a_step_needs_no_memory_of_the_size_of_the_weights():
     torch.cuda.reset_peak_memory_stats()
     opt.step()
     assert torch.cuda.max_memory_allocated() - before < 0.05 * 4 * 2_000_000
+
+
+@needs_cuda
+def test_a_captured_step_reads_tables_that_stay():
+    """The copy of a table is part of the graph, so its source must outlive the capture."""
+    ours, theirs = params_on("cuda", (40, 30), (7,)), params_on("cuda", (40, 30), (7,))
+    opt, other = (Langevin(p, 0.1, seed=0, temperature=1e-3) for p in (ours, theirs))
+    for one, params in ((opt, ours), (other, theirs)):
+        one.guard_gradients = False
+        for _ in range(3):
+            one.step()
+        for p in params:
+            p.grad = torch.full_like(p, 0.5)  # another address than that of the steps before
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        opt.step()
+    overwritten = [torch.full((64,), -1, dtype=torch.int64, pin_memory=True) for _ in range(256)]
+    for _ in range(3):
+        graph.replay()
+        other.step()
+    torch.cuda.synchronize()
+    assert len(overwritten) == 256
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)

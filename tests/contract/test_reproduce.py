@@ -161,7 +161,7 @@ def test_two_processes_give_what_one_does(tmp_path, undisturbed):
     assert labels == expected_labels  # three replicas of every arm, in the same order
     np.testing.assert_allclose(values, expected, rtol=2e-5)
     [claim], [expected_claim] = result(tmp_path)["claims"], result(undisturbed)["claims"]
-    assert claim["measured"] == pytest.approx(expected_claim["measured"], rel=1e-3)
+    assert claim["margin"] == pytest.approx(expected_claim["margin"], rel=1e-3)
     assert claim["verdict"] == expected_claim["verdict"]
 
 
@@ -188,10 +188,19 @@ def test_a_damaged_checkpoint_is_named(tmp_path, capsys, name):
     assert str(place) in capsys.readouterr().err
 
 
-def test_without_resume_a_run_starts_afresh(tmp_path):
+def test_an_interrupted_run_is_not_lost_to_another(tmp_path, capsys):
+    done = elsewhere(tmp_path, STOP_AT="6", STOP_BY=str(int(signal.SIGKILL)))
+    assert done.returncode == -signal.SIGKILL
+    before = weights(tmp_path)
+    assert here(tmp_path) == 2
+    assert "--resume to continue that run" in capsys.readouterr().err
+    assert all(torch.equal(value, before[name]) for name, value in weights(tmp_path).items())
+
+
+def test_to_overwrite_is_to_start_afresh(tmp_path):
     for _ in range(2):
         EVALUATED["number"] = 0
-        assert here(tmp_path) == 0
+        assert here(tmp_path, "--overwrite") == 0
         assert EVALUATED["number"] == 2 * (1 + EVALUATIONS)
         assert not result(tmp_path)["resumed"]
 

@@ -234,7 +234,7 @@ def test_where_lr_is_a_time_step_momentum_is_refused():
 @pytest.mark.parametrize("word", ["L", "BAB", "BACDEDCAB"])
 def test_words_without_a_momentum_are_refused(word):
     with pytest.raises(SchemeError, match=f"momentum is what the letter O leaves of p: scheme '{word}'"):
-        Langevin.like_sgd(parameters(), 0.1, 0.9, scheme=word)
+        Langevin.like_sgd(parameters(), 0.1, 0.9, scheme=word, coupling=0.1, driving_noise=0.1)
 
 
 def test_several_time_scales_have_their_own_class():

@@ -109,7 +109,7 @@ def test_a_whole_step_writes_weights_whose_rows_are_copies(whole_steps, monkeypa
     monkeypatch.setattr(stepper, "compile_step", compile_step)
     found = []
     for compiled in (False, True):
-        ensemble = Ensemble(Upsampled, R)
+        ensemble = Ensemble(Upsampled, R, seed=0)
         before = ensemble.weight.detach().clone()
         x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
         batches = Shuffled(x, (x[:, 0] > 0).float(), 4, ensemble.seeds)

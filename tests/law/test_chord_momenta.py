@@ -39,7 +39,7 @@ def weight(rows, columns):
 
 def trained(word, shape, lr=0.2, space=None, **options):
     q = torch.nn.Parameter(weight(*shape))
-    opt = Langevin([q], lr, scheme=word, constraint=space or Orthogonal(), **{"friction": 0.8, **options})
+    opt = Langevin([q], lr, scheme=word, constraint=space or Orthogonal(), **{"friction": 0.8, "seed": 0, **options})
     for _ in range(STEPS):
         q.grad = (3 * q.detach()).cos()
         opt.step()

@@ -139,7 +139,7 @@ def test_rows_of_the_summary() -> None:
     assert row.gain() == pytest.approx(10)
     assert [claim.verdict for claim in row.claims()] == ["holds", "holds"]
     assert [claim.verdict for claim in Row("", "L-LB", "worse", (high,), low).claims()] == ["does not hold"] * 2
-    varied = Row("", "B / NB / P", "worse", (low, made(whole=line(STAYS, STAYS))), high)
+    varied = Row("", "B / NB / P", "worse", (low, made(whole=line(*6 * [STAYS]))), high)
     assert varied.claims()[0].verdict == "holds"
     assert varied.shapes() == "NB / P"
 

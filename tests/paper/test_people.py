@@ -14,12 +14,12 @@ import torch
 
 from holonom import Ensemble
 from holonom.errors import DataError
-from holonom.experiments.claims import FAILS, HOLDS
 from holonom.experiments.reproduce import reproduce
 from holonom.experiments.setups.people import classifiers, committee, gan_images, study, train_to_accuracy
 from holonom.experiments.setups.people.seed_ensembles import SeedEnsemble
 from holonom.experiments.setups.shared.mnist import normalised
 from holonom.experiments.studies import table6_6
+from holonom.experiments.verdicts import FAILS, HOLDS
 from holonom.labelling import Journal, People, load_pictures, write_csv
 from holonom.metrics import agreement
 from holonom.models import Generator
@@ -39,7 +39,7 @@ def load(folder: Path) -> classifiers.Digits:
 
 
 def smoke(id: str, out: Path, **overrides: Any) -> dict[str, Any]:
-    reproduce(id, scale="smoke", device="cpu", out=out, quiet=True, overrides=overrides)
+    reproduce(id, scale="smoke", device="cpu", out=out, quiet=True, overwrite=True, overrides=overrides)
     written: dict[str, Any] = json.loads((out / id / "result.json").read_text(encoding="utf-8"))
     return written
 
@@ -75,7 +75,7 @@ def test_people_take_the_stand_ins_place(tmp_path: Path) -> None:
     assert not any("NO PEOPLE" in note for note in result["notes"])
     assert any("Labels of 2 people" in note for note in result["notes"])
     disagree = next(claim for claim in result["claims"] if claim["name"].startswith("people disagree on"))
-    assert disagree["measured"] == 50.0
+    assert disagree["value"] == "50"
     assert not (tmp_path / "out" / "table6.5" / "images.npz").exists()  # nothing was generated
 
     write_csv(People(("Ann", "Bob"), torch.tensor(list(said.values()))), tmp_path / "labels.csv")

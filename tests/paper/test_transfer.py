@@ -16,13 +16,13 @@ from holonom import Ensemble
 from holonom.data import Corpus, ImageSet
 from holonom.experiments.artifacts import ArtifactCache
 from holonom.experiments.base import find
-from holonom.experiments.claims import FAILS, HOLDS, OPEN
 from holonom.experiments.run import Array
 from holonom.experiments.setups.transfer import comparison, images, runs, text
 from holonom.experiments.setups.transfer.comparison import FULL, OURS, OURS_TUNED, Transfer
 from holonom.experiments.setups.transfer.finetuning import Arm, Student, Task, accuracy_on, check_split
 from holonom.experiments.setups.transfer.report import shorter
 from holonom.experiments.setups.transfer.runs import Size, remaining_epochs
+from holonom.experiments.verdicts import FAILS, HOLDS, OPEN
 from holonom.models import TransformerLM, mlp, resnet34, tiny_resnet
 
 from .small import small_run

@@ -14,10 +14,12 @@ from holonom import __version__
 from holonom.cli import main
 from holonom.data.registry import SETS, DataSet, File
 from holonom.experiments import base
-from holonom.experiments.claims import FAILS, HOLDS, Claim, fact
+from holonom.experiments.claims import Claim, fact, greater
+from holonom.experiments.reproduce import commit
 from holonom.experiments.run import Run
+from holonom.experiments.verdicts import FAILS, HOLDS, UNJUDGED
 from holonom.report import load
-from holonom.report.wording import measured
+from holonom.report.wording import margin
 
 CONTENT = b"the only one\n" * 50
 
@@ -28,7 +30,7 @@ def quick(run: Run, settings: SimpleNamespace) -> list[Claim]:
     run.note("A remark.")
     return [
         fact("one is one", "1", 1.0, True),
-        fact("two is one", "1 ± 0.01", 2.0, False, uncertainty=0.013),
+        greater("one is more than two", "1 against 2", [1.0, 1.1, 0.9, 1.0], [2.0, 2.0, 2.1, 2.0]),
     ]
 
 
@@ -37,7 +39,8 @@ def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An experiment "fig0" and one, "fig0.1", that reads the data set "tiny"; all data roots are empty."""
     scales = {scale: {"replicas": 2 + i, "size": 7} for i, scale in enumerate(base.SCALES)}
     for id, data in (("fig0", ()), ("fig0.1", ("tiny",))):
-        study = base.Experiment(id, "Quick", "our Fig. 0", "One is one.", scales, quick, data)
+        source = f"thesis Fig. 0.1, our {id}"
+        study = base.Experiment(id, "Quick", source, "One is one.", scales, quick, data)
         monkeypatch.setitem(base._registered, id, study)
     home = tmp_path / "home" / "one.txt"
     home.parent.mkdir()
@@ -70,9 +73,9 @@ def test_list_shows_every_experiment(capsys, tmp_path):
     printed = capsys.readouterr().out
     for id in base.catalogue():
         assert f" {id} " in printed
-    assert "our Fig. 0" in printed
+    assert "our fig0" in printed
     assert "tiny (missing)" in printed
-    assert "smoke 2, ci 3, paper 4" in printed
+    assert "smoke 2, ci 3, large 4, paper 5" in printed
     assert main(["data", "get", "tiny", "--data", str(tmp_path)]) == 0
     capsys.readouterr()
     assert main(["list", "--data", str(tmp_path)]) == 0
@@ -85,22 +88,118 @@ def test_experiments_name_registered_data():
 
 
 def test_reproduce_writes_a_record_and_shows_it(capsys, tmp_path):
-    assert (
-        main(["reproduce", "fig0", "--scale", "smoke", "--seed", "5", "--device", "cpu", "--out", str(tmp_path)]) == 0
-    )
+    assert main(["reproduce", "fig0", "--scale", "ci", "--seed", "5", "--device", "cpu", "--out", str(tmp_path)]) == 0
     path = tmp_path / "fig0" / "result.json"
     record = json.loads(path.read_text())
-    for key in ("id", "scale", "seed", "device", "seconds"):
-        assert key in record
-    assert (record["id"], record["scale"], record["seed"], record["replicas"]) == ("fig0", "smoke", 5, 2)
+    for key in ("id", "scale", "seed", "device", "seconds", "commit"):
+        assert record[key] is not None
+    assert record["versions"]["torch"]
+    assert (record["id"], record["scale"], record["seed"], record["replicas"]) == ("fig0", "ci", 5, 3)
     assert [claim["verdict"] for claim in record["claims"]] == [HOLDS, FAILS]
-    assert record["command"] == "holonom reproduce fig0 --scale smoke --seed 5 --replicas 2 --device cpu"
+    assert record["command"] == "holonom reproduce fig0 --scale ci --seed 5 --replicas 3 --device cpu"
     printed = capsys.readouterr().out
     assert printed.endswith(f"{path}\n")
     for text in ("one is one", "does not hold", "[bold]what[/bold]", "0.1235", "A remark.", "2 claims"):
         assert text in printed
     for claim in load(path).claims:
-        assert measured(claim) in printed
+        assert margin(claim) in printed
+        assert claim.value in printed
+    assert "value" in printed
+    assert "margin (95 %)" in printed
+
+
+def test_nothing_is_judged_at_smoke_scale(capsys, tmp_path):
+    assert main(["reproduce", "fig0", "--scale", "smoke", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    claims = json.loads((tmp_path / "fig0" / "result.json").read_text())["claims"]
+    assert [claim["verdict"] for claim in claims] == [UNJUDGED] * 2
+    printed = capsys.readouterr().out
+    assert "holds" not in printed
+    assert "2 not judged" in printed
+
+
+def test_results_are_not_overwritten_unasked(capsys, tmp_path):
+    words = ["reproduce", "fig0", "--quiet", "--out", str(tmp_path)]
+    assert main(words) == 0
+    path = tmp_path / "fig0" / "result.json"
+    before = path.read_bytes()
+    capsys.readouterr()
+    said = refused(capsys, *words, "--seed", "7")
+    assert f"{path} is there already: give --resume to continue that run, --overwrite to replace it" in said
+    assert said.count("\n") == 1
+    assert path.read_bytes() == before
+    assert "give one of them" in refused(capsys, *words, "--resume", "--overwrite")
+    assert main([*words, "--seed", "7", "--overwrite"]) == 0
+    assert load(path).seed == 7
+    assert main([*words, "--seed", "7", "--resume"]) == 0
+    (tmp_path / "fig0" / "checkpoints" / "run.json").unlink()
+    capsys.readouterr()
+    assert "without checkpoints to resume" in refused(capsys, *words, "--seed", "7", "--resume")
+
+
+def test_a_queue_keeps_what_is_finished(capsys, tmp_path, monkeypatch):
+    root = str(tmp_path / "root")
+    assert main(["data", "get", "tiny", "--data", root]) == 0
+    words = ["--quiet", "--data", root, "--device", "cpu", "--out", str(tmp_path)]
+    assert main(["reproduce", "fig0", *words]) == 0
+    first = (tmp_path / "fig0" / "result.json").read_bytes()
+    capsys.readouterr()
+    assert "fig0/result.json is there already" in refused(capsys, "reproduce", "fig0", "fig0.1", *words)
+    assert not (tmp_path / "fig0.1").exists()
+    monkeypatch.setattr("holonom.cli.experiments.GROUPS", ("chapter0",))
+    assert main(["reproduce", "--all", "chapter0", "--resume", *words]) == 0
+    said = capsys.readouterr()
+    assert "fig0 is finished already" in said.err
+    assert (tmp_path / "fig0" / "result.json").read_bytes() == first
+    assert load(tmp_path / "fig0.1" / "result.json").claims
+    assert "2 claims: 1 holds, 1 does not hold" in said.out.splitlines()[-2]  # one line for each
+
+
+def test_a_result_has_the_commit_or_the_version(monkeypatch):
+    def no_git(*_: object, **__: object) -> None:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", no_git)
+    assert commit() == f"holonom {__version__}"
+
+
+def test_parts_of_the_papers():
+    groups = {id: study.groups for id, study in base.catalogue().items()}
+    icml = {id for id, parts in groups.items() if "icml" in parts}
+    assert icml == {
+        "cor4.2",
+        "fig1",
+        "fig2",
+        "fig3",
+        "fig4",
+        "fig5",
+        "fig6",
+        "fig7",
+        "figD2",
+        "figD3",
+        "table1",
+        "table2",
+    }
+    assert groups["fig3.10"] == {"chapter3"}
+    assert groups["table4.5"] == {"chapter4"}
+    assert all(parts for parts in groups.values())
+
+
+def test_scales_that_an_experiment_lacks_are_refused(capsys, tmp_path):
+    said = refused(capsys, "reproduce", "fig1", "--scale", "large", "--out", str(tmp_path))
+    assert "fig1 has no scale large; it has smoke, ci, paper" in said
+
+
+def test_a_plan_trains_little_and_writes_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    words = ["--scale", "smoke", "--device", "cpu", "--out", str(tmp_path / "out"), "--set", "epochs=60"]
+    assert main(["reproduce", "fig2", "--plan", *words]) == 0
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if "fig2" in line]
+    assert [row.split("│")[2].strip() for row in rows] == ["SGD", "SGD+WD", "C-SGD", "SGLD", "C-SGLD"]
+    assert all("3,000" in row and " 2 " in row for row in rows)
+    assert "of training on CPU" in printed
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_several_experiments_and_another_number_of_runs(capsys, tmp_path):
@@ -184,7 +283,7 @@ def test_report_prints_its_path_and_what_it_left_out(capsys, tmp_path):
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'report.html'}\n"
     assert "broken/result.json is damaged" in said.err
-    assert "our Fig. 0" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "our fig0" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_report_refuses_what_holds_no_results(capsys, tmp_path):

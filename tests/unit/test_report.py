@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from holonom.experiments.claims import FAILS, HOLDS, OPEN, Claim
+from holonom.experiments.claims import Claim
+from holonom.experiments.verdicts import DIRECTION, FAILS, HOLDS, NO_EFFECT, OPEN, UNJUDGED, VERDICTS
 from holonom.report import RecordError, load, write_report
+from holonom.report.markdown import claims_table
 from holonom.report.record import Table
-from holonom.report.wording import duration, measured, numeric_columns, tally
+from holonom.report.wording import duration, false_discoveries, margin, numeric_columns, size, tally
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -22,8 +24,15 @@ VOID = {"meta", "img", "link", "br", "hr", "input"}
 
 
 def claim(**changes: Any) -> dict[str, Any]:
+    values = {"name": "a beats b", "published": "3 against 1", "value": "5 against 3", "verdict": HOLDS}
+    numbers = {"margin": 2.0, "low": 1.5, "high": 2.5, "size": 2.25, "size_error": 0.1}
+    return {**values, **numbers, "detail": "eight runs", **changes}
+
+
+def old_claim(**changes: Any) -> dict[str, Any]:
+    """As version 0.1 wrote it."""
     values = {"name": "a beats b", "published": "3 against 1", "measured": 2.0, "uncertainty": 0.5, "verdict": HOLDS}
-    return {**values, "detail": "eight runs", **changes}
+    return {**values, "detail": "5 against 3, 8 runs", **changes}
 
 
 def write(root: Path, folder: str = "fig1", **changes: Any) -> Path:
@@ -40,6 +49,7 @@ def write(root: Path, folder: str = "fig1", **changes: Any) -> Path:
         "settings": {"epochs": 400, "radii": [1.0, 5.0]},
         "command": "holonom reproduce fig1 --scale ci",
         "date": "2026-01-02T03:04:05+00:00",
+        "commit": "0123abc+",
         "versions": {"holonom": "0.1.0", "torch": "2.9"},
         "hardware": "an abacus; 1 process(es)",
         "seconds": 125.0,
@@ -102,7 +112,9 @@ def test_every_part_of_a_record_is_shown(tmp_path):
         "a wins by two.",
         "a beats b",
         "3 against 1",
+        "5 against 3",
         "2.00 ± 0.50",
+        "published 2.25 ± 0.1",
         "holds",
         "eight runs",
         "Final values",
@@ -114,6 +126,7 @@ def test_every_part_of_a_record_is_shown(tmp_path):
         "2 min 5 s",
         "2026-01-02 03:04:05 UTC",
         "an abacus; 1 process(es)",
+        "0123abc+",
         "holonom 0.1.0, torch 2.9",
         "fig1/runs.csv",
     ):
@@ -139,7 +152,7 @@ def test_the_page_is_self_contained(tmp_path):
 def test_the_page_is_accessible(tmp_path):
     """Language, one h1, no heading level left out, alt texts, headers of columns and rows."""
     write(tmp_path)
-    write(tmp_path, "fig2", claims=[claim(verdict=FAILS), claim(verdict=OPEN)])
+    write(tmp_path, "fig2", claims=[claim(verdict=verdict) for verdict in VERDICTS])
     html = page(tmp_path)
     assert html.all("html") == [{"lang": "en"}]
     levels = [int(tag[1]) for tag, _ in html.tags if re.fullmatch("h[1-6]", tag)]
@@ -149,8 +162,52 @@ def test_the_page_is_accessible(tmp_path):
     assert all(heading.get("scope") for heading in html.all("th"))
     ids = [attributes["id"] for _, attributes in html.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    for verdict in (HOLDS, FAILS, OPEN):
+    shown = [tag["class"] for tag in html.all("span") if "verdict" in (tag.get("class") or "")]
+    assert {"verdict holds", "verdict holds partly", "verdict fails partly", "verdict fails"} <= set(shown)
+    for verdict in VERDICTS:
         assert verdict in html.text
+
+
+def test_figures_come_before_tables_of_numbers(tmp_path):
+    write(tmp_path)
+    html = page(tmp_path)
+    tags = [tag for tag, attributes in html.tags if tag == "img" or attributes.get("class") == "scroll"]
+    assert tags == ["img", "div"]
+
+
+def test_the_page_is_readable_in_the_dark(tmp_path):
+    write(tmp_path)
+    style = write_report(tmp_path)[0].read_text(encoding="utf-8").split("</style>")[0]
+    assert "prefers-color-scheme: dark" in style
+    names = set(re.findall(r"var\((--[a-z-]+)\)", style))
+    light, dark = style.split("prefers-color-scheme: dark", 1)
+    for name in names:
+        assert f"{name}:" in light, name
+        assert f"{name}:" in dark, name
+
+
+def test_formulas_are_typeset_and_nothing_else(tmp_path):
+    write(tmp_path, says="σ_A = 5e-5 and e^{−γh} < r_L; test_loss, 1e-4 & x^2", claims=[claim(name="τ = 1e-5 beats 0")])
+    html = write_report(tmp_path)[0].read_text(encoding="utf-8")
+    said = "<i>σ</i><sub>A</sub> = 5·10<sup>−5</sup> and e<sup>−γh</sup> &lt; <i>r</i><sub>L</sub>; test_loss, "
+    assert said + "10<sup>−4</sup> &amp; x<sup>2</sup>" in html
+    assert "τ = 10<sup>−5</sup> beats 0" in html
+
+
+def test_the_page_says_what_verdicts_mean_and_how_many_may_be_wrong(tmp_path):
+    write(tmp_path, claims=[claim() for _ in range(20)] + [claim(verdict=FAILS) for _ in range(20)])
+    text = page(tmp_path).text
+    assert "contains 0 but not" in text
+    assert "If none of the 40 sampled claims of this page were true, at most 1.0" in text
+    assert "20 do: a false discovery rate of at most 5 %" in text
+
+
+def test_facts_and_unjudged_claims_do_not_count_as_discoveries():
+    def made(verdict: str, exact: bool = False) -> Claim:
+        return Claim("", "", "", 1.0, 0.5, 1.5, verdict, exact=exact)
+
+    assert false_discoveries([made(HOLDS, True), made(UNJUDGED), made(FAILS)]) == ""
+    assert "the 2 sampled claims" in false_discoveries([made(DIRECTION), made(NO_EFFECT), made(HOLDS, True)])
 
 
 def test_text_is_escaped(tmp_path):
@@ -192,6 +249,7 @@ def test_broken_records_do_not_stop_the_others(tmp_path):
     write(tmp_path, "no-claims", claims=None)
     write(tmp_path, "no-verdict", claims=[{"name": "a", "published": "b", "measured": 1.0, "uncertainty": 0.0}])
     write(tmp_path, "odd-verdict", claims=[claim(verdict="perhaps")])
+    write(tmp_path, "old-verdict", claims=[old_claim(verdict="maybe")])
     write(tmp_path, "odd-type", seconds="long")
     write(tmp_path, "odd-table", tables=[{"columns": ["a", "b"], "rows": [[1]]}])
     write(tmp_path, "odd-file").joinpath("result.json").write_text("[]")
@@ -204,6 +262,7 @@ def test_broken_records_do_not_stop_the_others(tmp_path):
         "no-claims": "lacks claims",
         "no-verdict": "lacks verdict",
         "odd-verdict": "'perhaps'",
+        "old-verdict": "'maybe'",
         "odd-type": "unusable value of seconds",
         "odd-table": "rows that do not fit",
         "odd-file": "not an object",
@@ -250,28 +309,92 @@ def test_nothing_to_show_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "uncertainty", "text"),
+    ("middle", "low", "high", "text"),
     [
-        (0.32549, 0.2453, "0.33 ± 0.25"),
-        (-0.0457997, 0.64938, "−0.05 ± 0.65"),
-        (-0.00012, 0.25, "0.00 ± 0.25"),
-        (1234.5, 649.0, "1230 ± 650"),
-        (87.631, 0.04, "87.631 ± 0.040"),
-        (3.24e-9, 1.06e-10, "3.24e−09 ± 1.1e−10"),
-        (6.283185, 0.0, "6.283"),
-        (1.5, None, "1.5, no interval"),
-        (None, None, "–"),
+        (0.32549, 0.32549 - 0.2453, 0.32549 + 0.2453, "0.33 ± 0.25"),
+        (-0.0457997, -0.0457997 - 0.64938, -0.0457997 + 0.64938, "−0.05 ± 0.65"),
+        (-0.00012, -0.25012, 0.24988, "0.00 ± 0.25"),
+        (1234.5, 585.5, 1883.5, "1230 ± 650"),
+        (87.631, 87.591, 87.671, "87.631 ± 0.040"),
+        (3.24e-9, 3.134e-9, 3.346e-9, "3.24e−09 ± 1.1e−10"),
+        (6.283185, 6.283185, 6.283185, "6.283"),
+        (0.3, 0.1, 0.8, "0.3 (0.1 to 0.8)"),
+        (0.3, None, 0.8, "0.3 (−∞ to 0.8)"),
+        (1.5, None, None, "1.5, no interval"),
+        (None, None, None, "–"),
     ],
 )
-def test_numbers_are_rounded_to_their_uncertainty(tmp_path, value, uncertainty, text):
-    place = write(tmp_path, claims=[claim(measured=value, uncertainty=uncertainty)])
-    assert measured(load(place / "result.json").claims[0]) == text
+def test_margins_are_rounded_to_their_interval(tmp_path, middle, low, high, text):
+    place = write(tmp_path, claims=[claim(margin=middle, low=low, high=high)])
+    assert margin(load(place / "result.json").claims[0]) == text
+
+
+# ── results of version 0.1 ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "value", "words"),
+    [
+        ({}, HOLDS, "5 against 3", "8 runs"),
+        ({"published": "9 against 3"}, DIRECTION, "5 against 3", "8 runs"),
+        ({"published": "0.3 against 0.8", "measured": 0.1, "verdict": "inconclusive"}, OPEN, "3 against 5", "8 runs"),
+        ({"measured": 0.1, "verdict": "inconclusive"}, NO_EFFECT, "5 against 3", "8 runs"),
+        ({"published": "higher", "measured": 0.1, "verdict": "inconclusive"}, OPEN, "5 against 3", "8 runs"),
+        ({"measured": -2.0, "verdict": FAILS}, FAILS, "5 against 3", "8 runs"),
+        ({"measured": 2.0, "verdict": "inconclusive"}, OPEN, "5 against 3", "a margin that was not stored"),
+        ({"detail": "5 against 3, 7 runs, 1 diverged", "published": "9 against 3"}, HOLDS, "5 against 3", "left out"),
+        ({"detail": "within 0.5 of 2, 8 runs", "published": "2"}, HOLDS, "2", "within 0.5"),
+        ({"detail": "6 of 6 runs, between 0.54 and 1", "measured": 1.0}, HOLDS, "6 of 6 runs", "between"),
+        ({"detail": "a 5; b 3, c 1; nearest b, 8 runs", "published": "9, next 3"}, DIRECTION, "5 against 3 (b)", "c 1"),
+        ({"detail": "", "uncertainty": 0.0}, HOLDS, "2", "no interval was stored"),
+        ({"detail": "median of 30 rounds", "measured": 0.5, "uncertainty": 0.02}, HOLDS, "0.5", "limit was not stored"),
+    ],
+)  # fmt: skip
+def test_old_claims_are_judged_again_where_their_numbers_allow_it(tmp_path, changes, verdict, value, words):
+    place = write(tmp_path, claims=[old_claim(**changes)])
+    [read] = load(place / "result.json").claims
+    assert (read.verdict, read.value) == (verdict, value)
+    assert words in read.detail
+
+
+def test_old_facts_are_exact_where_nothing_was_random(tmp_path):
+    for folder in ("fig1.9", "fig6.7"):
+        write(tmp_path, folder, claims=[old_claim(detail="", uncertainty=0.0)])
+    exact = {id: load(tmp_path / id / "result.json").claims[0].exact for id in ("fig1.9", "fig6.7")}
+    assert exact == {"fig1.9": True, "fig6.7": False}
+
+
+def test_nothing_is_judged_at_smoke_scale(tmp_path):
+    place = write(tmp_path, scale="smoke", claims=[old_claim()])
+    assert load(place / "result.json").claims[0].verdict == UNJUDGED
+
+
+def test_the_stored_results_are_readable():
+    """Those of the documentation, which version 0.1 wrote in part."""
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    for path in folder.glob("*/result.json"):
+        record = load(path)
+        assert record.claims
+        assert claims_table(record).count("\n") == 2 + len(record.claims)
+
+
+# ── sizes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_result_says_where_it_is_not_the_published_size(tmp_path):
+    full = {"epochs": 10_000, "grid": 400}
+    same = load(write(tmp_path / "a", scale="paper", replicas=12, settings=full) / "result.json")
+    assert size(same) == "paper scale, 12 runs"
+    less = load(write(tmp_path / "b", scale="paper", replicas=5, settings={**full, "epochs": 9}) / "result.json")
+    expected = "paper scale with other settings, 5 runs: runs 5 instead of 10, epochs 9 instead of 10000"
+    assert size(less) == expected
+    assert size(load(write(tmp_path / "c", replicas=5) / "result.json")) == "ci scale, 5 runs"
 
 
 def test_wording():
     assert [duration(s) for s in (8.44, 125, 3 * 3600 + 12 * 60 + 5)] == ["8.4 s", "2 min 5 s", "3 h 12 min"]
-    claims = [Claim("", "", 0.0, 0.0, verdict) for verdict in (HOLDS, FAILS, FAILS, OPEN)]
-    assert tally(claims) == "4 claims: 1 holds, 2 do not hold, 1 inconclusive"
+    claims = [Claim("", "", "", 0.0, 0.0, 0.0, verdict) for verdict in (HOLDS, FAILS, FAILS, OPEN)]
+    assert tally(claims) == "4 claims: 1 holds, 1 undecided, 2 do not hold"
     assert tally(claims[:1]) == "1 claim: 1 holds"
     rows = [["C-SGD", "0.5 ± 0.1", "–", "87 %", "2-turn"], ["SGD", "diverged", 1e-7, "<3", "spiral"]]
     assert numeric_columns(Table("", list("abcde"), rows)) == [False, True, True, True, False]

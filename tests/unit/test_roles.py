@@ -502,3 +502,8 @@ def test_layers_that_are_no_choice_are_refused() -> None:
         presets.c_cola_od(model, layers=embeddings)
     names = [f"{a}.weight" for a, _ in pairwise([2, 4])]
     assert constrained(presets.o_cola_od(model, layers=lambda place: place.name in names)) == set(names)
+
+
+def test_a_layer_alone_has_the_same_role_in_an_ensemble():
+    alone, replicas = nn.Linear(3, 4), Ensemble(lambda: nn.Linear(3, 4), 2, seed=0)
+    assert [p.role for p in locate(replicas)] == [p.role for p in locate(alone)]

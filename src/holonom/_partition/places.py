@@ -157,9 +157,11 @@ def _find(model: nn.Module, batch_dims: int, roles: Roles) -> tuple[list[_Found]
     lines: dict[str, Line] = {}
     found: dict[int, _Found] = {}
     layer, last = -1, ""
+    outermost = getattr(model, "template", model) if batch_dims else model  # an ensemble holds its model's parameters
     for prefix, module in model.named_modules():
         parent, _, name = prefix.rpartition(".")
-        line = lines[prefix] = (*(lines[parent] if prefix else ()), Step(name, prefix, module))
+        step = Step(name, prefix, module if prefix else outermost)
+        line = lines[prefix] = (*(lines[parent] if prefix else ()), step)
         new: list[_Found] = []
         for full, p in module.named_parameters(prefix, recurse=False):
             if id(p) in found:

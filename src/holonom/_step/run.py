@@ -131,7 +131,7 @@ def run(
     group, buckets, gradients = work
     space = buckets[0].space
     forceless = not any(op.letter in FORCES for op in program)
-    records = ends_step and bool(gradients) and not forceless and configurational.SUMS in anchor
+    records = ends_step and gradients is not None and not forceless and configurational.SUMS in anchor
     backend = choose_backend(group, buckets, records)
     noise = Noise(group, anchor, buckets, overdamped=program[0].letter in OVERDAMPED)
     xi = anchor["thermostat"].clone() if "thermostat" in anchor else None

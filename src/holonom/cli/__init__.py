@@ -38,8 +38,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _how_to_continue(options: argparse.Namespace, words: list[str]) -> str:
-    if options.command is not experiments.reproduce:
+    if options.command is not experiments.reproduce or options.plan:
         return ""
+    words = [word for word in words if word != "--overwrite"]
     again = words if options.resume else [*words, "--resume"]
     command = "the same command and --resume" if ranks.size() > 1 else shlex.join(["holonom", *again])
     return f"; continue from the last checkpoint with: {command}"

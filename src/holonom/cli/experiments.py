@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
+from typing import Any
 
 from ..experiments import ranks
 from ..experiments.base import SCALES, Experiment, catalogue, find
 from . import arguments, output
 
+GROUPS = ("icml", "chapter1", "chapter3", "chapter4", "chapter5", "chapter6")
 NEEDED = ("contourpy", "matplotlib", "rich", "scipy", "tqdm")
 RESULTS = Path("results")
 
@@ -21,18 +24,23 @@ def add_commands(commands: arguments.Commands) -> None:
     parser = commands.add_parser("report", help="write DIR/report.html from the results in DIR")
     parser.set_defaults(command=report)
     parser.add_argument("folder", type=Path, nargs="?", default=RESULTS, metavar="DIR", help="default: results")
+    parser.add_argument("--markdown", action="store_true", help="print the claims as Markdown tables instead")
 
 
 def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=reproduce)
     whole_number, add = arguments.whole_number, parser.add_argument
-    add("ids", nargs="+", metavar="ID", help="as `holonom list` shows it")
-    add("--scale", choices=SCALES, default="ci", help="seconds, minutes or the published size (default: ci)")
+    add("ids", nargs="*", metavar="ID", help="as `holonom list` shows it")
+    add("--all", choices=GROUPS, metavar="PART", help=f"every experiment of a part: {', '.join(GROUPS)}")
+    add("--scale", choices=SCALES, default="ci",
+        help="seconds, minutes, less than published (some have it) or the published size (default: ci)")  # fmt: skip
+    add("--plan", action="store_true", help="show steps, runs and estimated time, and start nothing")
     add("--replicas", type=whole_number(1), metavar="R", help="runs of each arm (default: the scale's)")
     add("--device", type=arguments.device, help="cpu, cuda, … (default: the best there is)")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="folder of the run set (default: results)")
     add("--seed", type=whole_number(0), default=0, metavar="S", help="of weights, data, order, noise (default: 0)")
-    add("--resume", action="store_true", help="continue an interrupted run")
+    add("--resume", action="store_true", help="continue an interrupted run; of several, finished ones are kept")
+    add("--overwrite", action="store_true", help="replace results that are there")
     add("--tensorboard", action="store_true", help="also log the curves to DIR/ID/tensorboard")
     add("--quiet", action="store_true", help="no progress bars")
     add("--set", type=arguments.setting, action="append", default=[], metavar="NAME=VALUE",
@@ -50,7 +58,7 @@ def show(options: argparse.Namespace) -> int:
             study.source,
             study.title,
             ", ".join(f"{name} ({'found' if present[name] else 'missing'})" for name in study.data) or "–",
-            ", ".join(f"{scale} {study.scales[scale]['replicas']}" for scale in SCALES),
+            ", ".join(f"{scale} {study.scales[scale]['replicas']}" for scale in study.scales),
         )
         for study in catalogue().values()
     ]
@@ -59,7 +67,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    from ..experiments.reproduce import reproduce
+    from ..experiments.reproduce import finished, prepare, refuse_overwriting, reproduce
     from ..report.record import NAME, load
     from ..report.terminal import show
 
@@ -67,25 +75,85 @@ def reproduce(options: argparse.Namespace) -> int:
     if options.tensorboard:
         output.require("tensorboard", extra="tensorboard")
     ranks.start()
-    for study in _checked(options):
-        reproduce(
-            study.id,
-            scale=options.scale,
-            replicas=options.replicas,
-            device=options.device,
-            out=options.out,
-            seed=options.seed,
-            root=options.data,
-            resume=options.resume,
-            tensorboard=options.tensorboard,
-            quiet=options.quiet,
-            overrides=dict(options.set),
-        )
+    studies = _checked(options)
+    chosen = {
+        "scale": options.scale,
+        "replicas": options.replicas,
+        "device": options.device,
+        "seed": options.seed,
+        "root": options.data,
+        "overrides": dict(options.set),
+    }
+    if options.plan:
+        return _plan(studies, chosen)
+    kept = set()
+    for study in studies:
+        _, run, settings, _ = prepare(study.id, out=options.out, **chosen)
+        if options.resume and len(studies) > 1 and finished(run, settings):
+            kept.add(study.id)
+        else:
+            refuse_overwriting(run.folder, options.resume, options.overwrite)
+    for number, study in enumerate(studies, 1):
+        if study.id not in kept:
+            reproduce(
+                study.id,
+                **chosen,
+                out=options.out,
+                resume=options.resume,
+                overwrite=options.overwrite,
+                tensorboard=options.tensorboard,
+                quiet=options.quiet,
+                place=f"[{number}/{len(studies)}] " if len(studies) > 1 else "",
+            )
         if ranks.rank() == 0:
             console, path = output.console(), options.out / study.id / NAME
-            show(load(path), console)
+            if study.id in kept:
+                output.say(f"holonom: {study.id} is finished already and kept")
+            else:
+                show(load(path), console)
             console.print(str(path), style="bold", markup=False, highlight=False, soft_wrap=True)
+    if len(studies) > 1 and ranks.rank() == 0:
+        _summary([options.out / study.id / NAME for study in studies])
     return output.DONE
+
+
+def _plan(studies: list[Experiment], chosen: dict[str, Any]) -> int:
+    """Print what the experiments cost; the time is measured on this device."""
+    from ..experiments.planning import plan
+    from ..experiments.reproduce import device_name
+    from ..report.wording import duration
+
+    plans, rows = [], []
+    for study in studies:
+        output.say(f"holonom: measuring {study.id}")
+        one = plan(study.id, **chosen)
+        plans.append(one)
+        for part in one.parts:
+            unit = "" if part.unit == "step" else f" {part.unit}s"
+            time = duration(part.seconds) if math.isfinite(part.seconds) else "not measured"
+            rows.append((study.id, part.title, f"{part.runs}", f"{part.steps:,}{unit}", time))
+        if not one.parts:
+            rows.append((study.id, "nothing to train", "–", "–", "–"))
+        if not one.complete:
+            rows.append((study.id, "what follows is not listed: it depends on this", "–", "–", "?"))
+    output.table(("experiment", "part", "runs", "steps", "time"), rows)
+    least = "at least " if not all(one.complete for one in plans) else ""
+    total = duration(sum(one.seconds for one in plans))
+    print(
+        f"{least}{total} of training on {device_name(plans[0].device)}, by a few steps of each part. Evaluating lines "
+        "and contours and drawing figures come on top."
+    )
+    return output.DONE
+
+
+def _summary(paths: list[Path]) -> None:
+    """One line for each of several experiments."""
+    from ..report.record import load
+    from ..report.wording import duration, size, tally
+
+    records = [load(path) for path in paths]
+    rows = [(one.id, size(one), tally(one.claims), duration(one.seconds)) for one in records]
+    output.table(("experiment", "size", "claims", "time"), rows)
 
 
 def _checked(options: argparse.Namespace) -> list[Experiment]:
@@ -95,11 +163,16 @@ def _checked(options: argparse.Namespace) -> list[Experiment]:
     if options.data is not None and not options.data.is_dir():
         raise output.Refusal(f"--data: there is no folder {options.data}")
     studies = []
-    for id in dict.fromkeys(options.ids):
+    group = [study.id for study in catalogue().values() if options.all in study.groups]
+    if not (options.ids or group):
+        raise output.Refusal("name the experiments (ID …; `holonom list` shows them) or give --all PART")
+    if options.resume and options.overwrite:
+        raise output.Refusal("--resume continues a run and --overwrite replaces it: give one of them")
+    for id in dict.fromkeys([*options.ids, *group]):
         try:
             study = find(id)
-            ranks.share(options.replicas or study.scales[options.scale]["replicas"])
             study.settings(options.scale, dict(options.set))
+            ranks.share(options.replicas or study.scales[options.scale]["replicas"])
         except (KeyError, ValueError) as error:
             raise output.Refusal(error.args[0]) from None
         for name in study.data:
@@ -112,6 +185,11 @@ def _checked(options: argparse.Namespace) -> list[Experiment]:
 def report(options: argparse.Namespace) -> int:
     from ..report import write_report
 
+    if options.markdown:
+        from ..report.markdown import write_tables
+
+        print(write_tables(options.folder), end="")
+        return output.DONE
     output.require("jinja2", extra="experiments")
     page, problems = write_report(options.folder)
     for problem in problems:

@@ -15,7 +15,8 @@ from .claims import Claim
 if TYPE_CHECKING:
     from .run import Run
 
-SCALES = ("smoke", "ci", "paper")
+SCALES = ("smoke", "ci", "large", "paper")
+REQUIRED = ("smoke", "ci", "paper")
 Body = Callable[["Run", SimpleNamespace], list[Claim]]
 
 
@@ -24,8 +25,8 @@ class Experiment:
     """A figure or table of the papers.
 
     ``says`` is the paper's statement in our words; ``data`` names the data sets. ``scales`` holds the settings of
-    each size: "smoke" takes seconds, "ci" about two minutes on two cores, "paper" is the published size. Each must
-    have ``replicas``.
+    each size: "smoke" takes seconds, "ci" about two minutes on two cores, "paper" is the published size, and "large",
+    if there is one, lies between them. Each must have ``replicas``.
     """
 
     id: str
@@ -38,6 +39,8 @@ class Experiment:
 
     def settings(self, scale: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of a scale, some of them overridden; without the number of runs."""
+        if scale not in self.scales:
+            raise ValueError(f"{self.id} has no scale {scale}; it has {', '.join(self.scales)}")
         defaults = {name: value for name, value in self.scales[scale].items() if name != "replicas"}
         if "replicas" in overrides:
             raise ValueError("the number of runs is not a setting: give it as --replicas (in Python: replicas=)")
@@ -47,6 +50,13 @@ class Experiment:
             )
         return {**defaults, **overrides}
 
+    @property
+    def groups(self) -> frozenset[str]:
+        """The parts of the papers it belongs to: "icml", and "chapter4" and so on of the thesis."""
+        paper, _, thesis = self.source.partition("thesis")
+        chapters = {f"chapter{number}" for number in re.findall(r"\b(\d)\.\d", thesis)}
+        return frozenset(chapters | ({"icml"} if paper.startswith("paper") else set()))
+
 
 _registered: dict[str, Experiment] = {}
 
@@ -55,9 +65,12 @@ def experiment(
     id: str, *, title: str, source: str, says: str, data: tuple[str, ...] = (), **scales: Mapping[str, Any]
 ) -> Callable[[Body], Body]:
     """Register a function as an experiment; scales are given by name. Nothing else has to be edited."""
-    missing = [scale for scale in SCALES if "replicas" not in scales.get(scale, {})]
-    if missing or set(scales) != set(SCALES):
-        raise ValueError(f"experiment {id}: give settings with replicas for each of {', '.join(SCALES)}")
+    missing = [scale for scale in {*REQUIRED, *scales} if "replicas" not in scales.get(scale, {})]
+    if missing or not set(scales) <= set(SCALES):
+        raise ValueError(
+            f"experiment {id}: give settings with replicas for each of {', '.join(REQUIRED)}, and large if you like"
+        )
+    scales = {scale: scales[scale] for scale in SCALES if scale in scales}
 
     def register(body: Body) -> Body:
         if id in _registered and _registered[id].body.__module__ != body.__module__:

@@ -82,6 +82,7 @@ class Run:
     resume: bool = False
     quiet: bool = False
     log: Any = None
+    place: str = ""  # among several experiments
     tables: list[dict[str, Any]] = field(default_factory=list)
     figures: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -143,8 +144,11 @@ class Run:
         self._log(fit)
         return fit
 
-    def once(self, name: str, make: Callable[[], Array]) -> Array:
-        """What ``make`` returns; a resumed run reads what the interrupted one had made, on every rank or on none."""
+    def once(self, name: str, make: Callable[[], Array], shape: tuple[int, ...] | None = None) -> Array:
+        """What ``make`` returns; a resumed run reads what the interrupted one had made, on every rank or on none.
+
+        With its ``shape`` a plan can go on without it.
+        """
         values: Array = self.checkpoints.per_rank(name, lambda: torch.from_numpy(np.asarray(make()))).numpy()
         return values
 
@@ -165,7 +169,7 @@ class Run:
         """A bar with the time left, on the first rank; call it with (done, total, history or None)."""
         from tqdm import tqdm
 
-        bar = tqdm(total=total, desc=f"{self.id} {title}", unit=unit, unit_scale=True, mininterval=0.5,
+        bar = tqdm(total=total, desc=f"{self.place}{self.id} {title}", unit=unit, unit_scale=True, mininterval=0.5,
                    disable=self.quiet or ranks.rank() > 0)  # fmt: skip
 
         def show(done: int, total: int, history: History | None = None) -> None:

@@ -7,12 +7,19 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from ..experiments.claims import FAILS, HOLDS, OPEN
+from ..experiments.verdicts import DIRECTION, FAILS, HOLDS, NO_EFFECT, OPEN, UNJUDGED
 from . import wording
 from .record import Figure, Record, RecordError, collect
 
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
-CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}
+CLASSES = {
+    HOLDS: "holds",
+    DIRECTION: "holds partly",
+    NO_EFFECT: "fails partly",
+    FAILS: "fails",
+    OPEN: "open",
+    UNJUDGED: "none",
+}
 
 
 def write_report(folder: Path) -> tuple[Path, list[str]]:
@@ -40,7 +47,10 @@ def render(records: list[Record], problems: list[str]) -> str:
     """The page's text."""
     from jinja2 import Environment, StrictUndefined
 
+    from .typeset import typeset
+
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["math"] = typeset
     template = environment.from_string(_resource("page.html"))
     return template.render(
         records=records, problems=problems, style=_resource("page.css"), wording=wording, classes=CLASSES, inline=inline

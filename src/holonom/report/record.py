@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..experiments.base import natural
-from ..experiments.claims import FAILS, HOLDS, OPEN, Claim
+from ..experiments.base import catalogue, natural
+from ..experiments.claims import Claim
+from ..experiments.verdicts import VERDICTS
+from .legacy import upgrade
 
 NAME = "result.json"
 _NUMBER = (int, float)
@@ -31,6 +33,7 @@ _FIELDS: dict[str, tuple[Any, Any]] = {
     "settings": (dict, {}),
     "command": (str, ""),
     "date": (str, ""),
+    "commit": (str, ""),
     "versions": (dict, {}),
     "hardware": (str, ""),
     "resumed": (bool, False),
@@ -38,13 +41,23 @@ _FIELDS: dict[str, tuple[Any, Any]] = {
     "figures": (list, []),
     "notes": (list, []),
 }
-_CLAIM = {
+_MAYBE = (*_NUMBER, type(None))
+_EVERY_CLAIM = {
     "name": (str, _REQUIRED),
     "published": (str, _REQUIRED),
-    "measured": ((*_NUMBER, type(None)), _REQUIRED),
-    "uncertainty": ((*_NUMBER, type(None)), _REQUIRED),
     "verdict": (str, _REQUIRED),
     "detail": (str, ""),
+}
+_OLD_CLAIM = {**_EVERY_CLAIM, "measured": (_MAYBE, _REQUIRED), "uncertainty": (_MAYBE, _REQUIRED)}
+_CLAIM = {
+    **_EVERY_CLAIM,
+    "value": (str, _REQUIRED),
+    "margin": (_MAYBE, _REQUIRED),
+    "low": (_MAYBE, _REQUIRED),
+    "high": (_MAYBE, _REQUIRED),
+    "size": (_MAYBE, None),
+    "size_error": (_NUMBER, 0.0),
+    "exact": (bool, False),
 }
 _TABLE = {"title": (str, ""), "columns": (list, _REQUIRED), "rows": (list, _REQUIRED)}
 _FIGURE = {"file": (str, _REQUIRED), "caption": (str, "")}
@@ -85,6 +98,7 @@ class Record:
     settings: dict[str, Any]
     command: str
     date: str
+    commit: str
     versions: dict[str, Any]
     hardware: str
     resumed: bool
@@ -97,6 +111,16 @@ class Record:
         """The id, followed by the folder if its name differs."""
         return self.id if self.folder.name == self.id else f"{self.id} ({self.folder.name})"
 
+    def other_than_published(self) -> list[tuple[str, Any, Any]]:
+        """Names, values here and values of the paper scale, where a result of a large scale differs from it."""
+        if self.scale not in ("large", "paper") or self.id not in catalogue():
+            return []
+        paper = json.loads(json.dumps(catalogue()[self.id].scales["paper"]))
+        runs = paper.pop("replicas")
+        fewer = [("runs", self.replicas, runs)] if self.replicas is not None and self.replicas < runs else []
+        here = self.settings
+        return fewer + [(name, here[name], x) for name, x in paper.items() if name in here and here[name] != x]
+
 
 def load(path: Path) -> Record:
     """The record in a result file; raises :class:`RecordError` if it is not complete."""
@@ -108,7 +132,7 @@ def load(path: Path) -> Record:
         raise RecordError(f"{path} is damaged: {error}; run the experiment again") from None
     try:
         values = _take(content, _FIELDS, "the record")
-        values["claims"] = [_claim(claim) for claim in values["claims"]]
+        values["claims"] = [_claim(claim, values["id"], values["scale"]) for claim in values["claims"]]
         values["tables"] = [_table(table) for table in values["tables"]]
         values["figures"] = [Figure(**_take(figure, _FIGURE, "a figure")) for figure in values["figures"]]
     except RecordError as error:
@@ -145,11 +169,19 @@ def _take(source: Any, fields: Mapping[str, tuple[Any, Any]], what: str) -> dict
     return taken
 
 
-def _claim(source: Any) -> Claim:
+def _claim(source: Any, id: str, scale: str) -> Claim:
+    if isinstance(source, dict) and "measured" in source:
+        try:
+            return upgrade(_take(source, _OLD_CLAIM, "a claim"), id, scale)
+        except ValueError as error:
+            raise RecordError(str(error)) from None
     values = _take(source, _CLAIM, "a claim")
-    if values["verdict"] not in (HOLDS, FAILS, OPEN):
+    if values["verdict"] not in VERDICTS:
         raise RecordError(f"the claim {values['name']!r} has the unknown verdict {values['verdict']!r}")
-    numbers = {key: math.nan if values[key] is None else float(values[key]) for key in ("measured", "uncertainty")}
+    empty = {"margin": math.nan, "low": math.nan, "high": math.nan}
+    if not values["exact"]:
+        empty |= {"low": -math.inf, "high": math.inf}
+    numbers = {key: end if values[key] is None else float(values[key]) for key, end in empty.items()}
     return Claim(**{**values, **numbers})
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..experiments.claims import FAILS, HOLDS, OPEN
+from ..experiments.verdicts import DIRECTION, FAILS, HOLDS, NO_EFFECT, OPEN, UNJUDGED
 from .record import Record
-from .wording import CLAIM_HEADINGS, cell, claim_row, duration, numeric_columns, size, tally
+from .wording import CLAIM_HEADINGS, cell, claim_row, duration, numeric_columns, published_margin, size, tally
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STYLES = {HOLDS: "bold green", FAILS: "bold red", OPEN: "bold yellow"}
+STYLES = {
+    HOLDS: "bold green", DIRECTION: "green", NO_EFFECT: "red", FAILS: "bold red", OPEN: "bold yellow", UNJUDGED: "dim",
+}  # fmt: skip
 
 
 def show(record: Record, console: Console) -> None:
@@ -36,8 +38,10 @@ def show(record: Record, console: Console) -> None:
     for heading in CLAIM_HEADINGS:
         claims.add_column(heading)
     for claim in record.claims:
-        name, published, value, verdict = claim_row(claim)
+        name, published, value, margin, verdict = claim_row(claim)
         title = Text.assemble(name, (f"\n{claim.detail}" if claim.detail else "", "dim"))
-        claims.add_row(title, Text(published), Text(value), Text(verdict, STYLES[verdict]))
+        expected = published_margin(claim)
+        lead = Text.assemble(margin, (f"\npublished {expected}" if expected else "", "dim"))
+        claims.add_row(title, Text(published), Text(value), lead, Text(verdict, STYLES[verdict]))
     console.print(Text(tally(record.claims), "italic"))
     console.print(claims)

@@ -70,7 +70,7 @@ def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
     for bucket, gradients in pairs:
         table = table_of(bucket, 1)
         table.read(gradients)
-        find_non_finite[(table.entries.count,)](
+        find_non_finite[(table.entries.size,)](
             table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[table.gradient_dtype], num_warps=4
         )
     return flag
@@ -130,8 +130,8 @@ class Triton(Eager):
                 radii = self._radii(bucket)
                 limit = 1 - inset(space.margin, dtype)
                 for chunks in table.rows:
-                    partial = self._partial(chunks.count if energy else 1, bucket.device)
-                    step_rows[(chunks.count,)](
+                    partial = self._partial(chunks.size if energy else 1, bucket.device)
+                    step_rows[(chunks.size,)](
                         chunks.table, *places, skip, partial, radii, self.sign, rounding, limit,
                         int(radii.numel() > 1), *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes,
                         ROW_COUNT=ROWS, num_warps=WARPS[chunks.lanes], **options,
@@ -140,8 +140,8 @@ class Triton(Eager):
                 circle = isinstance(space, Circle)
                 radius = float(space.radius) if circle else 1.0  # type: ignore[attr-defined]
                 limit = 1 - inset(space.margin, dtype) if circle else 1.0  # type: ignore[attr-defined]
-                partial = self._partial(table.entries.count if energy else 1, bucket.device)
-                step_entries[(table.entries.count,)](
+                partial = self._partial(table.entries.size if energy else 1, bucket.device)
+                step_entries[(table.entries.size,)](
                     table.entries.table, *places, skip, partial, self.sign, radius, limit, rounding, tiny, *strides,
                     CIRCLE=circle, FINISH=polish is not None, num_warps=4, **options,
                 )  # fmt: skip

@@ -17,16 +17,6 @@ LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.f
 
 
 @triton.jit
-def angle_of_weight(q, s, radius, limit):
-    """The angle of a weight that was written from outside, on the half of the circle that it was on."""
-    ratio = q / radius
-    inside = tl.where(ratio < 0, -limit, limit)
-    turns = arc_sine(tl.where(tl.abs(ratio) >= 1 - 4.76837158203125e-07, inside, ratio))
-    behind = tl.where(turns < 0, -0.5, 0.5) - turns
-    return tl.where(tl.abs(s) > 0.25, behind, turns)
-
-
-@triton.jit
 def step_entries(
     chunks,
     tensors,
@@ -99,12 +89,19 @@ def step_entries(
         if CIRCLE:
             s = tl.load(s_at + at, mask, 0.0)
             sine, cosine = sine_and_cosine(s)
-            if TAKE_UP:  # holonom.constraints.Circle.adopt_, for the few blocks where anything was written
+            if TAKE_UP:  # holonom.constraints.Circle.adopt_: where a weight was written from outside, its angle follows
                 allowed = 4.76837158203125e-07 * radius + rounding * (tl.abs(radius * sine) + tiny)
                 agrees = tl.abs(q - radius * sine) <= allowed
-                if tl.min(agrees.to(tl.int32)) == 0:
-                    s = tl.where(agrees, s, angle_of_weight(q, s, radius, limit))
-                    sine, cosine = sine_and_cosine(s)
+                ratio = q / radius
+                at_rim = tl.abs(ratio) >= 1 - 4.76837158203125e-07
+                ratio = tl.where(at_rim, tl.where(ratio < 0, -limit, limit), ratio)
+                turns = arc_sine(ratio)
+                behind = tl.abs(s) > 0.25  # it stays on its half of the circle
+                turns = tl.where(behind, tl.where(turns < 0, -0.5, 0.5) - turns, turns)
+                across = tl.sqrt(1 - ratio * ratio)
+                s = tl.where(agrees, s, turns)
+                sine = tl.where(agrees, sine, ratio)
+                cosine = tl.where(agrees, cosine, tl.where(behind, -across, across))
         if FORCE:
             f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
             if DECAY:

@@ -23,7 +23,7 @@ class Chunks(NamedTuple):
     """What the program instances of one launch work on: tensor, replica, and where to start in it."""
 
     table: Tensor
-    count: int
+    size: int
     lanes: int = 0  # of a kernel for rows
 
 
@@ -42,7 +42,7 @@ class Table:
         counts = [p.numel() // replicas for p in bucket.params]
         lengths = [bucket.space.view(p.detach()).shape[-1] if p.ndim else 1 for p in bucket.params]
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
-        slots = [[s.get(slot) for slot in (*bucket.space.slots, None, None)[:2]] for s in bucket.states]
+        slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
         rows = [
             [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, 0]
@@ -128,4 +128,10 @@ def lanes_for(length: int) -> int | None:
 def upload(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor on the device; from pinned memory, so that the host does not wait."""
     host = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        CAPTURED.append(host)
     return host.to(device, non_blocking=True)
+
+
+CAPTURED: list[Tensor] = []
+"""Pinned memory that captured graphs copy from at every replay. Tables are small and captures are few."""

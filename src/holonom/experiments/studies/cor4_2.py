@@ -106,8 +106,9 @@ def simulate(run: Run, case: Case, settings: SimpleNamespace) -> Measured:
                 step()
         return ranks.gather((sums.T * h / np.sqrt(count * h)).cpu().numpy())
 
-    deviation = run.once(f"{case.name}, decay", decay)
-    return Measured(times, deviation, run.once(f"{case.name}, averages", scaled_averages), count * h)
+    deviation = run.once(f"{case.name}, decay", decay, (len(times), run.replicas))
+    averages = run.once(f"{case.name}, averages", scaled_averages, (settings.chains, run.replicas))
+    return Measured(times, deviation, averages, count * h)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,11 +49,17 @@ def fig1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     rise = {name: one.final("test_loss") - one.curves["test_loss"].min(0) for name, one in fits.items()}
     return [
         greater("C-SGLD is more accurate than SGD", "91.7 % against 81 %", accuracy["C-SGLD"], accuracy["SGD"]),
-        greater("C-SGLD's test loss is below SGD's", "stable against rising", loss["SGD"], loss["C-SGLD"]),
-        greater("SGD's test loss has risen more than C-SGLD's", "rising against stable", rise["SGD"], rise["C-SGLD"]),
-        greater("weight decay lowers SGD's test loss", "stabilised", loss["SGD"], loss["SGD+WD"]),
+        greater(
+            "C-SGLD's test loss is below SGD's", "stable against rising", loss["SGD"], loss["C-SGLD"],
+            diverged=math.inf,
+        ),
+        greater(
+            "SGD's test loss has risen more than C-SGLD's", "rising against stable", rise["SGD"], rise["C-SGLD"],
+            diverged=math.inf,
+        ),
+        greater("weight decay lowers SGD's test loss", "stabilised", loss["SGD"], loss["SGD+WD"], diverged=math.inf),
         greater("C-SGD is more accurate than SGD+WD", "improved", accuracy["C-SGD"], accuracy["SGD+WD"]),
-    ]
+    ]  # fmt: skip
 
 
 def picture(run: Run, fits: dict[str, Fit], sets: list[Tensor], grid: int) -> None:

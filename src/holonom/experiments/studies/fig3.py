@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,13 +67,15 @@ def fig3(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "|∂p| along the line. The radii r₀ of the left panel are not given; weights outside a small circle start on it."
     )
     claims = [
-        greater(f"SGD changes more sharply than C-SGLD ({words})", "sharper", arms["SGD"], arms["C-SGLD"])
+        greater(
+            f"SGD changes more sharply than C-SGLD ({words})", "sharper", arms["SGD"], arms["C-SGLD"], diverged=math.inf
+        )
         for (axis, words) in AXES.items()
         for arms in [steepest[axis]]
     ]
     wide, narrow = names[int(np.argmax(radii))], names[int(np.argmin(radii))]
     name = f"the radius controls it: r₀ = {max(radii):g} is sharper than r₀ = {min(radii):g}"
-    return [*claims, greater(name, "sharper", steepest["x"][wide], steepest["x"][narrow])]
+    return [*claims, greater(name, "sharper", steepest["x"][wide], steepest["x"][narrow], diverged=math.inf)]
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from types import SimpleNamespace
 
@@ -51,11 +52,21 @@ def fig3_13(run: Run, settings: SimpleNamespace) -> list[Claim]:
     )
     nothing = np.zeros_like(rises["SGD"])
     return [
-        greater("SGD's test loss rises", "clearly overfits (figure)", rises["SGD"], nothing),
-        greater("LOL's rises less than SGD's", "does not rise (figure)", rises["SGD"], rises["LOL"]),
-        greater("AdLaLa's rises less than SGD's", "does not rise (figure)", rises["SGD"], rises["AdLaLa"]),
-        greater("LOL's rises less than Adam's", "does not rise (figure)", rises["Adam"], rises["LOL"]),
-        greater("AdLaLa's rises less than Adam's", "does not rise (figure)", rises["Adam"], rises["AdLaLa"]),
+        greater("SGD's test loss rises", "clearly overfits (figure)", rises["SGD"], nothing, diverged=math.inf),
+        greater("LOL's rises less than SGD's", "does not rise (figure)", rises["SGD"], rises["LOL"], diverged=math.inf),
+        greater(
+            "AdLaLa's rises less than SGD's", "does not rise (figure)", rises["SGD"], rises["AdLaLa"], diverged=math.inf
+        ),
+        greater(
+            "LOL's rises less than Adam's", "does not rise (figure)", rises["Adam"], rises["LOL"], diverged=math.inf
+        ),
+        greater(
+            "AdLaLa's rises less than Adam's",
+            "does not rise (figure)",
+            rises["Adam"],
+            rises["AdLaLa"],
+            diverged=math.inf,
+        ),
     ]
 
 

@@ -29,7 +29,7 @@ STEPS = 50_000  # published
     paper={"replicas": 20, "warm_up": 2500, "steps": STEPS, "rates": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)},
 )
 def fig3_15(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    task = problem(run, FOUR_TURNS, hidden=100)
+    task = problem(run, FOUR_TURNS, hidden=100, validate=True)
     places = [(first, then) for first in settings.rates for then in SGD_RATES]
     starters, followers = ([{"lr": rate} for rate in rates] for rates in zip(*places, strict=True))
     warm = task.fit("DHSGD", grid(presets.dhsgd, starters), settings.warm_up, repeats=len(places))
@@ -41,12 +41,11 @@ def fig3_15(run: Run, settings: SimpleNamespace) -> list[Claim]:
     plain = task.fit("SGD", alone, settings.steps, repeats=len(SGD_RATES)).split([f"SGD h = {r:g}" for r in SGD_RATES])
     run.save_curves({**plain, **mixed})
     run.summary({**plain, **mixed}, HEADINGS)
-    best_plain, best_mixed = plain[best_arm(plain)], mixed[best_arm(mixed, "train_accuracy")]
+    best_plain, best_mixed = plain[best_arm(plain)], mixed[best_arm(mixed)]
     _draw(run, plain, mixed, settings)
     run.note(
         "DHSGD's step sizes and the number of nodes (100, as in Figs. 3.10 and 3.16) are not in the text. SGD "
-        "alone is compared at the step size with the highest final test accuracy, the pair at those with the highest "
-        "training accuracy: choosing favours SGD alone, if anyone."
+        "alone and the pair are compared at the step sizes with the highest final accuracy on points drawn for that."
     )
     reached = near("SGD alone reaches 70 %", "70 %", best_plain.final("test_accuracy"), 0.70, 0.05)
     return [

@@ -36,7 +36,7 @@ def fig3_7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     return [
         best(
             "AdLaLa is the most accurate",
-            "80 %; Adam 67 %, SGD 58 %, SGLD 54 %",
+            "80 %, next 67 %",
             {name: shot.accuracy for name, shot in last.items()},
             "AdLaLa",
         ),

@@ -29,9 +29,14 @@ from ..setups.transfer.report import report, usual_claims
         "pretrain_epochs": 1, "points": 4096, "held_out": 1000, "tested": 2000, "batch": 64, "rates": (0.01, 0.03, 0.1),
         "epochs": 2, "rounds": 10, "timed_batch": 64, "autocast": False,
     },
-    paper={
+    large={
         "replicas": 5, "model": "resnet34", "source": "mnist", "target": "fashion-mnist", "pretrain_points": 60_000,
         "pretrain_epochs": 2, "points": 25_000, "held_out": 5000, "tested": 10_000, "batch": 128,
+        "rates": (0.001, 0.003, 0.01, 0.03), "epochs": 4, "rounds": 30, "timed_batch": 256, "autocast": True,
+    },
+    paper={
+        "replicas": 20, "model": "resnet34", "source": "mnist", "target": "fashion-mnist", "pretrain_points": 60_000,
+        "pretrain_epochs": 2, "points": 50_000, "held_out": 5000, "tested": 10_000, "batch": 128,
         "rates": (0.001, 0.003, 0.01, 0.03), "epochs": 4, "rounds": 30, "timed_batch": 256, "autocast": True,
     },
 )  # fmt: skip

@@ -9,7 +9,7 @@ from ..claims import Claim
 from ..run import Run
 from ..setups.transfer.comparison import OURS, OURS_LAST, arms_at_best_rates, compare
 from ..setups.transfer.report import report, usual_claims
-from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
+from ..setups.transfer.text import CI, DATA, LARGE, PAPER, SMOKE, note, transfer
 
 
 @experiment(
@@ -22,6 +22,7 @@ from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
     data=DATA,
     smoke=SMOKE,
     ci=CI,
+    large=LARGE,
     paper=PAPER,
 )
 def fig5_6(run: Run, settings: SimpleNamespace) -> list[Claim]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar.study import CI, PAPER, SMOKE, STAGES, Study
+from ..setups.cifar.study import CI, LARGE, PAPER, SMOKE, STAGES, Study
 from ..setups.shared.loss_lines import draw
 
 DEPTHS = {"ResNet-18": "resnet18", "ResNet-34": "resnet34", "ResNet-50": "resnet50"}
@@ -21,6 +21,7 @@ DEPTHS = {"ResNet-18": "resnet18", "ResNet-34": "resnet34", "ResNet-50": "resnet
     data=("cifar-10",),
     smoke=SMOKE,
     ci=CI,
+    large=LARGE,
     paper=PAPER,
 )
 def fig6_10(run: Run, settings: SimpleNamespace) -> list[Claim]:
@@ -38,7 +39,9 @@ def fig6_10(run: Run, settings: SimpleNamespace) -> list[Claim]:
     deeper = {name: arm for name, arm in arms.items() if arm is not shallow}
     return [
         *(
-            greater(f"{name}: blocks' highest barrier is higher", "higher", arm.highest(), shallow.highest())
+            greater(
+                f"{name}: blocks' highest barrier is higher", "higher", arm.highest(), shallow.highest(), by="median"
+            )
             for name, arm in deeper.items()
         ),
         *(

@@ -76,13 +76,16 @@ def _claims(spiral: str, narrow: dict[str, Line], broad: dict[str, Line], mixed:
     late = _mean_height(narrow, range(EARLY + 1, layers + 1))
     return [
         mostly_barrier(f"{spiral}, 50 nodes: the whole network crosses a barrier", "removed by width", narrow[WHOLE]),
-        greater(f"{spiral}, 50 nodes: early layers have higher barriers", "in layers 1–4 only", early, late),
+        greater(
+            f"{spiral}, 50 nodes: early layers have higher barriers", "in layers 1–4 only", early, late, by="median"
+        ),
         mostly_none(f"{spiral}, 50 nodes: the last layer only falls", "monotone decay", narrow[f"layer {layers}"]),
         greater(
             f"{spiral}: the wide network's barrier is lower",
             "removed",
             narrow[WHOLE].heights(),
             broad[WHOLE].heights(),
+            by="median",
         ),
         mostly_none(f"{spiral}: the wide network has no barrier", "removed", broad[WHOLE]),
         mostly_none(f"{spiral}: wide early, narrow late layers: no barrier", "removed", mixed[WHOLE]),

@@ -12,7 +12,7 @@ from ..claims import Claim, best
 from ..run import Array, Run
 from ..setups.cifar.networks import untrained
 from ..setups.cifar.recipes import Recipe
-from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study
+from ..setups.cifar.study import CI, LARGE, PAPER, SMOKE, Arm, Study
 from ..setups.shared.loss_lines import draw
 
 BLOCK, FULL, STATISTICS = "stages.2", "whole block", "running mean and variance"
@@ -42,6 +42,7 @@ def groups(recipe: Recipe) -> dict[str, list[str]]:
     data=("cifar-10",),
     smoke=SMOKE,
     ci={**CI, "epochs": 8},
+    large=LARGE,
     paper=PAPER,
 )
 def fig6_18(run: Run, settings: SimpleNamespace) -> list[Claim]:

@@ -94,6 +94,14 @@ def _about_spirals(name: str, lines: dict[str, Line]) -> list[Claim]:
     top, initial = from_initial.values.max(1), from_initial.values[:, 0]
     return [
         mostly_barrier(f"spiral, {name}: a barrier from the initial weights", "barriers appear", from_initial),
-        greater(f"spiral, {name}: the barrier rises above the initial loss", "above it", top, initial, margin=0.01),
-        greater(f"spiral, {name}: higher from fresh weights", "even higher", fresh.heights(), from_initial.heights()),
+        greater(
+            f"spiral, {name}: the barrier rises above the initial loss", "above it", top, initial, 0.01, by="median"
+        ),
+        greater(
+            f"spiral, {name}: higher from fresh weights",
+            "even higher",
+            fresh.heights(),
+            from_initial.heights(),
+            by="median",
+        ),
     ]

@@ -9,7 +9,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, best, greater
 from ..run import Run
-from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published
+from ..setups.cifar.study import CI, LARGE, PAPER, SMOKE, Arm, Study, as_published
 from ..setups.shared.loss_lines import draw, mostly
 
 DISTANCES = {0.1: 1.03, 0.01: 0.88, 0.001: 0.22}  # published, by h (6.3)
@@ -28,6 +28,7 @@ def fixed(study: Study, step: float) -> Arm:
     data=("cifar-10",),
     smoke=SMOKE,
     ci=CI,
+    large=LARGE,
     paper=PAPER,
 )
 def fig6_8(run: Run, settings: SimpleNamespace) -> list[Claim]:

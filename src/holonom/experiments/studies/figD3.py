@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 from ..base import experiment
@@ -37,11 +38,18 @@ def figD3(run: Run, settings: SimpleNamespace) -> list[Claim]:
     along = {arm.arm: arm.curves["test_loss"].mean(0) for arm in arms.values()}
     return [
         greater("o-CoLA-od is more accurate, %", "modestly", orthogonal.accuracy, free.accuracy),
-        greater("o-CoLA-od has a lower test loss throughout training", "lower", along[FREE], along[ORTHOGONAL]),
+        greater(
+            "o-CoLA-od has a lower test loss throughout training",
+            "lower",
+            along[FREE],
+            along[ORTHOGONAL],
+            diverged=math.inf,
+        ),
         greater(
             "o-CoLA-od has a lower test loss at the end",
             "inhibits overfitting",
             free.final("test_loss"),
             orthogonal.final("test_loss"),
+            diverged=math.inf,
         ),
     ]

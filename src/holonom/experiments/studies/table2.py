@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,8 @@ PUBLISHED: dict[Any, tuple[float, float]] = {
     Momentum(0.1, 0.9, 1e-4): (4.77, 5.02),
 }
 FEW = (Momentum(0.1, 0.9), Momentum(0.1, 0.9, 1e-4))
-BEST = (Momentum(0.1, 0.8), Momentum(0.1, 0.9), Momentum(0.2, 0.8), Momentum(0.1, 0.8, 1e-4), Momentum(0.1, 0.9, 1e-4))
+SOME = (Momentum(0.1, 0.8), Momentum(0.1, 0.9), Momentum(0.2, 0.8), Momentum(0.1, 0.8, 1e-4), Momentum(0.1, 0.9, 1e-4))
+ALL = tuple(cell for cell in PUBLISHED if cell != OURS)
 FULL = (200, 200)
 
 
@@ -64,14 +66,25 @@ FULL = (200, 200)
         "search": 2,
         "search_epochs": 1,
     },
-    paper={
+    large={
         "replicas": 2,
         "epochs": 200,
         "wikitext_epochs": 200,
         "columns": (1024, 128),
         "width": 200,
         "most": None,
-        "cells": BEST,
+        "cells": SOME,
+        "search": 12,
+        "search_epochs": 40,
+    },
+    paper={
+        "replicas": 3,
+        "epochs": 200,
+        "wikitext_epochs": 200,
+        "columns": (1024, 128),
+        "width": 200,
+        "most": None,
+        "cells": ALL,
         "search": 12,
         "search_epochs": 40,
     },
@@ -131,26 +144,35 @@ def search(run: Run, words: Text, count: int, epochs: int) -> Circles:
 
 def verdicts(name: str, number: int, cells: tuple[Momentum, ...], smallest: dict[str, Array]) -> list[Claim]:
     plain = {str(cell): smallest[str(cell)] for cell in cells if not cell.weight_decay}
-    decayed = {str(cell): smallest[str(cell)] for cell in cells if cell.weight_decay}
     ours, published = smallest[OURS], PUBLISHED[OURS][number]
-    rival, with_decay = (("4.83", "4.77"), ("5.13", "5.01"))[number]
-    tuned = min(decayed, key=lambda arm: float(np.nanmean(decayed[arm])))
+
+    def lowest_published(decay: bool) -> Momentum:
+        """Of the cells trained here: a choice that does not depend on what came out."""
+        return min((cell for cell in cells if bool(cell.weight_decay) == decay), key=lambda c: PUBLISHED[c][number])
+
+    rival, tuned = lowest_published(False), lowest_published(True)
     return [
         best(
-            f"{name}: c-CoLA-ud beats SGD-m", f"{published} against {rival}", {OURS: ours, **plain}, OURS, lowest=True
+            f"{name}: c-CoLA-ud beats SGD-m",
+            f"{published}, next {PUBLISHED[rival][number]}",
+            {OURS: ours, **plain},
+            OURS,
+            lowest=True,
         ),
         greater(
-            f"{name}: SGD-m with tuned decay beats c-CoLA-ud",
-            f"{with_decay} against {published}",
+            f"{name}: SGD-m with tuned decay ({tuned}, the lowest published of those trained) beats c-CoLA-ud",
+            f"{PUBLISHED[tuned][number]} against {published}",
             ours,
-            decayed[tuned],
+            smallest[str(tuned)],
+            diverged=math.inf,
         ),
         best(
             f"{name}: c-CoLA-ud at its own best settings beats SGD-m",
-            f"{published} against {rival}",
+            f"only its published settings, {published}, and {PUBLISHED[rival][number]}",
             {TUNED: smallest[TUNED], **plain},
             TUNED,
             lowest=True,
+            note="SGD-m at the papers' settings, not searched",
         ),
     ]
 

@@ -10,7 +10,7 @@ from ..run import Run
 from ..setups.transfer.comparison import OURS, compare, tuned
 from ..setups.transfer.finetuning import Arm
 from ..setups.transfer.report import report
-from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
+from ..setups.transfer.text import CI, DATA, LARGE, PAPER, SMOKE, note, transfer
 
 PUBLISHED = {"fc, drift": "89.43", "fc, no drift": "88.69", "last + fc, drift": "89.70", "last + fc, no drift": "89.54"}
 
@@ -25,6 +25,7 @@ PUBLISHED = {"fc, drift": "89.43", "fc, no drift": "88.69", "last + fc, drift": 
     data=DATA,
     smoke=SMOKE,
     ci=CI,
+    large=LARGE,
     paper=PAPER,
 )
 def table5_1(run: Run, settings: SimpleNamespace) -> list[Claim]:

@@ -10,7 +10,7 @@ from ..run import Run
 from ..setups.transfer.comparison import OURS, compare, tuned
 from ..setups.transfer.finetuning import Arm
 from ..setups.transfer.report import report
-from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
+from ..setups.transfer.text import CI, DATA, LARGE, PAPER, SMOKE, note, transfer
 
 PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, h_S = k·h_F": "89.70",
              "last + fc, h_S = h_F": "89.29"}  # fmt: skip
@@ -25,6 +25,7 @@ PUBLISHED = {"fc, h_S = k·h_F": "89.43", "fc, h_S = h_F": "88.78", "last + fc, 
     data=DATA,
     smoke=SMOKE,
     ci=CI,
+    large=LARGE,
     paper=PAPER,
 )
 def table5_2(run: Run, settings: SimpleNamespace) -> list[Claim]:

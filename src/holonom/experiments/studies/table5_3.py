@@ -11,7 +11,7 @@ from ..run import Run
 from ..setups.transfer.comparison import OURS, compare, tuned
 from ..setups.transfer.finetuning import Arm
 from ..setups.transfer.report import report, shorter
-from ..setups.transfer.text import CI, DATA, PAPER, SMOKE, note, transfer
+from ..setups.transfer.text import CI, DATA, LARGE, PAPER, SMOKE, note, transfer
 
 PUBLISHED = {
     "fc, k = 3": "89.26", "fc, k = 5": "89.43", "fc, k = 10": "88.53",
@@ -30,6 +30,7 @@ SECONDS = {3: 245, 5: 198, 10: 180}  # published, fast fc
     data=DATA,
     smoke=SMOKE,
     ci=CI,
+    large=LARGE,
     paper=PAPER,
 )
 def table5_3(run: Run, settings: SimpleNamespace) -> list[Claim]:

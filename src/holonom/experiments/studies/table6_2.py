@@ -13,6 +13,7 @@ from ..setups.cifar.network_lines import Blocks
 from ..setups.cifar.study import (
     BLOCKS,
     CI,
+    LARGE,
     PAPER,
     PUBLISHED_BARRIERS,
     SMOKE,
@@ -49,6 +50,7 @@ NETWORKS = {"ResNet-18": "resnet18", "VGG-11": "vgg11"}
     data=("cifar-10",),
     smoke=SMOKE,
     ci={**CI, "train": 1000, "epochs": 2},
+    large=LARGE,
     paper=PAPER,
 )
 def table6_2(run: Run, settings: SimpleNamespace) -> list[Claim]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Run
-from ..setups.cifar.study import CI, PAPER, SMOKE, Arm, Study, as_published, barrier_blocks, barrier_note
+from ..setups.cifar.study import CI, LARGE, PAPER, SMOKE, Arm, Study, as_published, barrier_blocks, barrier_note
 from ..setups.shared.loss_lines import draw
 from .fig6_19 import WITH_BARRIERS, vgg
 
@@ -29,6 +29,7 @@ OUTPUT = 11  # its width is the number of classes, and cannot be halved
     data=("cifar-10",),
     smoke={**SMOKE, "width": 4},
     ci=CI,
+    large=LARGE,
     paper=PAPER,
 )
 def table6_4(run: Run, settings: SimpleNamespace) -> list[Claim]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
 
 from ...metrics import max_softmax
 from ..base import experiment
-from ..claims import OPEN, Claim, greater
+from ..claims import Claim, greater
 from ..run import Array, Run
 from ..setups.people.study import SCALES, percent, study
 
@@ -66,6 +65,5 @@ def table6_8(run: Run, settings: SimpleNamespace) -> list[Claim]:
 def _greater(name: str, published: str, larger: Array, smaller: Array) -> Claim:
     """Over the sets that have images of both kinds."""
     both = np.isfinite(larger) & np.isfinite(smaller)
-    if not both.any():
-        return Claim(name, published, math.nan, math.inf, OPEN, "no set has images of both kinds")
-    return greater(name, published, larger[both], smaller[both])
+    note = "" if both.any() else "no set has images of both kinds"
+    return greater(name, published, larger[both], smaller[both], note=note)

@@ -14,6 +14,7 @@ from .... import landscape
 from ....metrics import distance
 from ... import ranks
 from ...claims import Claim, near
+from ...planning import PlannedRun
 from ...run import Array, Run
 from ..shared import loss_lines
 from ..shared.loss_lines import Line
@@ -31,11 +32,12 @@ CI: dict[str, Any] = {
     "points": 11, "compiled": False,
 }  # fmt: skip
 PAPER: dict[str, Any] = {
-    "replicas": 6, "width": 64, "pool": True, "train": 50_000, "test": 10_000, "epochs": 30, "batch": 128,
-    "tested": 2000, "points": 26, "compiled": False,
+    "replicas": 10, "width": 64, "pool": True, "train": 50_000, "test": 10_000, "epochs": 100, "batch": 128,
+    "tested": 10_000, "points": 26, "compiled": False,
 }  # fmt: skip
+LARGE = {**PAPER, "replicas": 6, "epochs": 30, "tested": 2000}
 
-FULL_WIDTH, FULL_IMAGES, FULL_EPOCHS = 64, 50_000, 100  # the thesis's
+FULL_WIDTH, FULL_IMAGES, FULL_EPOCHS = PAPER["width"], PAPER["train"], PAPER["epochs"]
 
 STAGES: Blocks = {"stem": "stem", **{f"B{i}": f"stages.{i - 1}" for i in range(1, 5)}, "fc": "head"}
 BLOCKS: Blocks = {
@@ -105,6 +107,9 @@ class Study(Training):
             losses.append(self.network_lines.losses(recipe, network, blocks or {}))
 
         trained = self.train(name, replace(recipe or self.base, **changes), start_of, inspect)
+        if isinstance(self.run, PlannedRun):
+            flat = Line(self.network_lines.alphas, np.zeros((self.run.replicas, len(self.network_lines.alphas))))
+            return Arm(**vars(trained), whole=flat, blocks=dict.fromkeys(blocks or {}, flat), distance=np.zeros(1))
         lines = {block: self._line([one[block] for one in losses]) for block in losses[0]}
         moved = ranks.gather(np.array([distances]))[0]
         return Arm(**vars(trained), whole=lines.pop(WHOLE), blocks=lines, distance=moved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,10 +13,12 @@ import numpy as np
 
 from ....data import cifar10
 from ... import ranks
+from ...planning import Part, PlannedRun
 from ...run import Array, Run
 from .images import CifarImages
-from .networks import FOLDER, METRICS, Network, Networks
+from .networks import FOLDER, METRICS, Network, Networks, untrained
 from .recipes import Recipe, Start
+from .trainer import Trainer
 
 StartOf = Callable[[int, Recipe], Start]  # of a run, by its number and recipe
 ACCURACIES = {"train_accuracy": "train accuracy %", "test_accuracy": "test accuracy %", "test_loss": "test loss"}
@@ -59,6 +62,8 @@ class Training:
         )  # fmt: skip
         self._first, count = ranks.share(run.replicas)
         self.seeds = [run.seed * 1_000_003 + self._first + i for i in range(count)]
+        self._planned: list[Recipe] = []
+        self._seconds: dict[Any, float] = {}
 
     def train(
         self,
@@ -68,6 +73,8 @@ class Training:
         inspect: Callable[[Recipe, Network], object] = lambda recipe, network: None,
     ) -> Trained:
         """Train every run of a recipe or read it from the cache. ``inspect`` is called with each network."""
+        if isinstance(self.run, PlannedRun):
+            return self._plan(self.run, name, recipe)
         curves, seconds = [], 0.0
         with self.run.progress(name, recipe.epochs * len(self.seeds), "epoch") as progress:
             for number, seed in enumerate(self.seeds):
@@ -82,6 +89,29 @@ class Training:
         self.run.seconds[name] = round(seconds, 2)
         gathered = {metric: ranks.gather(np.stack([one[i] for one in curves], 1)) for i, metric in enumerate(METRICS)}
         return Trained(name, recipe, gathered)
+
+    def _plan(self, run: PlannedRun, name: str, recipe: Recipe) -> Trained:
+        """List the networks that are not listed yet, those of a start among them, with the time of one step."""
+        wanted = [recipe] if recipe.start is None else [recipe.start.network, recipe]
+        for one in (one for one in wanted if one not in self._planned):
+            title = name if one == recipe else f"{name}: start"
+            key = (one.architecture, one.method, one.narrowed)
+            if key not in self._seconds:
+                self._seconds[key] = self._seconds_a_step(one)
+            steps = one.epochs * one.per_epoch
+            run.parts.append(Part(title, len(self.seeds), steps, len(self.seeds) * steps * self._seconds[key]))
+            self._planned.append(one)
+        curves = {metric: np.zeros((recipe.epochs, run.replicas)) for metric in METRICS}
+        return Trained(name, recipe, curves)
+
+    def _seconds_a_step(self, recipe: Recipe) -> float:
+        steps = 20 if self.data.device.type == "cuda" else 1
+        batches = self.data.epoch(replace(recipe, images=min(recipe.images, steps * recipe.batch)), 0)
+        trainer = Trainer(recipe, untrained(recipe), self.data.as_input, self.data.device)
+        trainer.train_epoch(0, *batches)  # the first steps warm up and are captured
+        started = time.perf_counter()
+        trainer.train_epoch(0, *batches)  # ends by reading its losses, which waits for a GPU
+        return (time.perf_counter() - started) / len(batches[0])
 
 
 def _show(progress: Callable[[int, int, Any], None], before: int, epoch: int) -> None:

@@ -21,7 +21,8 @@ KINDS = {"MLP": "MLP1", "CNN": "CNN1", "ViT": "ViT1"}  # all by Adam with h = 5e
 SCALES: dict[str, dict[str, Any]] = {
     "smoke": {**NINE["smoke"], "replicas": 2, "seeds": 2, "more_targets": {"CNN": (0.6,)}},
     "ci": {**NINE["ci"], "replicas": 2, "seeds": 3, "more_targets": {"CNN": (0.94,)}},
-    "paper": {**NINE["paper"], "replicas": 10, "seeds": 10, "more_targets": {"CNN": (0.99,)}, "look_every": 20},
+    "large": {**NINE["paper"], "replicas": 10, "seeds": 10, "more_targets": {"CNN": (0.99,)}, "look_every": 20},
+    "paper": {**NINE["paper"], "replicas": 10, "seeds": 10, "more_targets": {"CNN": (0.99, 0.995)}, "look_every": 20},
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,47 @@ COLOURS = ("#c44e52", "#4c72b0")  # of the two classes
 Corner = tuple[float, float]
 
 
+class Curvatures(NamedTuple):
+    """Of the boundaries: (runs,) means over a run's points, mean squares, maxima and numbers of points."""
+
+    mean: Array
+    square: Array
+    largest: Array
+    points: Array
+
+    def std(self) -> float:
+        """Over the points of all runs together."""
+        weight = self.points / self.points.sum()
+        mean, square = ((weight * np.nan_to_num(x)).sum() for x in (self.mean, self.square))
+        return float(np.sqrt(max(0.0, square - mean**2)))
+
+    def split(self, parts: int) -> list[Curvatures]:
+        """Of a grid trained as one ensemble, value by value."""
+        return [Curvatures(*columns) for columns in zip(*(np.split(x, parts) for x in self), strict=True)]
+
+
+COLUMNS = (
+    "(4.60): mean", "std", "max", "median run", "level curve: mean", "median run "
+)  # fmt: skip
+CURVATURE_NOTE = (
+    "By the thesis's formula (4.60) on consecutive contour points, as published, a few near-equal points dominate a "
+    "run's mean, and a few runs the mean over runs, so the claims by it are about medians over runs. The curvature of "
+    "the level curve converges as the grid is refined; the claims about it are about means."
+)
+
+
+def cells(points: Curvatures, level: Curvatures) -> list[str]:
+    """Below :data:`COLUMNS`; std and max are those of all points of all runs."""
+    numbers = (
+        np.nanmean(points.mean), points.std(), np.nanmax(points.largest), np.nanmedian(points.mean),
+        np.nanmean(level.mean), np.nanmedian(level.mean),
+    )  # fmt: skip
+    return [f"{number:.4g}" for number in numbers]
+
+
 @torch.no_grad()
-def mean_curvatures(run: Run, ensemble: Ensemble, grid: int, bound: float = BOUND, method: str = "level") -> Array:
-    """(runs,) mean curvature of the boundary p = ½ on [−bound, bound]²; NaN where there is none.
+def curvatures(run: Run, ensemble: Ensemble, grid: int, bound: float = BOUND, method: str = "level") -> Curvatures:
+    """Curvature of the boundary p = ½ on [−bound, bound]²; NaN where there is none.
 
     ``method`` is that of :func:`holonom.metrics.boundary_curvature`: "level", or "points" as in the thesis.
     """
@@ -33,9 +71,11 @@ def mean_curvatures(run: Run, ensemble: Ensemble, grid: int, bound: float = BOUN
         return torch.sigmoid(ensemble(points).squeeze(-1)).nan_to_num(0.0)  # a diverged run has no boundary
 
     curves = boundary_curvatures(predict, (-bound, bound), grid, method=method, device=run.device)
-    means = np.array([curve.mean() if len(curve) else np.nan for curve in curves])
-    gathered: Array = ranks.gather(means[None], ensemble.repeats)[0]
-    return gathered
+    rows = [
+        (curve.mean(), np.square(curve).mean(), curve.max(), len(curve)) if len(curve) else (np.nan, np.nan, np.nan, 0)
+        for curve in curves
+    ]
+    return Curvatures(*ranks.gather(np.array(rows, dtype=float).T, ensemble.repeats))
 
 
 @torch.no_grad()

@@ -70,6 +70,8 @@ class Problem:
     y_test: Tensor
     hidden: int
     batch: int
+    x_valid: Tensor | None = None
+    y_valid: Tensor | None = None
 
     def ensemble(self, repeats: int = 1, start: Start = pytorch_default) -> Ensemble:
         return self.run.ensemble(lambda: start(shlp(2, self.hidden, 1)), repeats)
@@ -92,21 +94,37 @@ class Problem:
         self, arm: str, ensemble: Ensemble, optimizer: Optimizer, steps: int, *, done: int = 0, evaluations: int = 40
     ) -> Fit:
         """Train what has already taken ``done`` steps; the order of the batches depends on that number."""
-        x, y, x_test, y_test = (
-            part.repeat(ensemble.repeats, *[1] * (part.ndim - 1)) for part in (self.x, self.y, self.x_test, self.y_test)
+        x, y, x_test, y_test, *valid = (
+            part.repeat(ensemble.repeats, *[1] * (part.ndim - 1))
+            for part in (self.x, self.y, self.x_test, self.y_test, self.x_valid, self.y_valid)
+            if part is not None
         )
         batches = Shuffled(x, y, self.batch, ensemble.seeds + done, own_data=True)
         on_train = accuracy_and_loss(loss, x, y, "train", shared=False)
         on_test = accuracy_and_loss(loss, x_test, y_test, "test", shared=False)
+        evaluate = both(on_train, on_test)
+        if valid:
+            evaluate = both(evaluate, accuracy_and_loss(loss, valid[0], valid[1], "valid", shared=False))
         # Uncompiled, normals keyed by replica cost milliseconds a step, however small the network.
         compiled = True if steps >= COMPILE_AFTER else None
-        return self.run.fit(
-            arm, ensemble, optimizer, loss, batches, steps, both(on_train, on_test), evaluations, compiled=compiled
-        )
+        return self.run.fit(arm, ensemble, optimizer, loss, batches, steps, evaluate, evaluations, compiled=compiled)
 
 
-def problem(run: Run, draw: Draw, *, train: int = 1000, test: int = 1000, hidden: int, percent: float = 2) -> Problem:
-    """Draw every run's points; the defaults are those of most figures of chapter 3."""
-    sets = [(*draw(train, generator=g), *draw(test, generator=g)) for g in run.generators()]
-    x, y, x_test, y_test = (torch.stack(part).to(run.device) for part in zip(*sets, strict=True))
-    return Problem(run, x, y, x_test, y_test, hidden, max(1, round(train * percent / 100)))
+def problem(
+    run: Run,
+    draw: Draw,
+    *,
+    train: int = 1000,
+    test: int = 1000,
+    hidden: int,
+    percent: float = 2,
+    validate: bool = False,
+) -> Problem:
+    """Draw every run's points; the defaults are those of most figures of chapter 3.
+
+    ``validate`` draws as many again as there are test points, to choose settings by. The other points stay the same.
+    """
+    sizes = (train, test, test) if validate else (train, test)
+    sets = [[part for size in sizes for part in draw(size, generator=g)] for g in run.generators()]
+    x, y, x_test, y_test, *valid = (torch.stack(part).to(run.device) for part in zip(*sets, strict=True))
+    return Problem(run, x, y, x_test, y_test, hidden, max(1, round(train * percent / 100)), *valid)

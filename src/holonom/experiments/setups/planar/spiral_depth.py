@@ -56,10 +56,11 @@ def loss(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(logits, target) + penalty
 
 
-def data(run: Run, train: int = 500, test: int = 1000) -> list[Tensor]:
-    """x, y, x_test, y_test, every run with its own points: (R, N, …)."""
+def data(run: Run, train: int = 500, test: int = 1000, validate: bool = False) -> list[Tensor]:
+    """x, y, x_test, y_test, every run with its own points: (R, N, …); and x_valid, y_valid to choose settings by."""
     options = {"turns": 4.0, "scale": 2.0, "noise": 0.02}
-    sets = [(*spirals(train, generator=g, **options), *spirals(test, generator=g, **options)) for g in run.generators()]
+    sizes = (train, test, test) if validate else (train, test)
+    sets = [[part for size in sizes for part in spirals(size, generator=g, **options)] for g in run.generators()]
     return [torch.stack(parts).to(run.device) for parts in zip(*sets, strict=True)]
 
 
@@ -91,11 +92,12 @@ def constrained(
 
 
 def _train(run: Run, arm: str, sets: list[Tensor], ensemble: Ensemble, optimizer: Langevin, epochs: int) -> Fit:
-    x, y, x_test, y_test = (part.repeat(ensemble.repeats, *[1] * (part.ndim - 1)) for part in sets)
+    x, y, x_test, y_test, *valid = (part.repeat(ensemble.repeats, *[1] * (part.ndim - 1)) for part in sets)
     batches = Shuffled(x, y, BATCH, ensemble.seeds, own_data=True)
 
     def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
-        return {**_metrics(ensemble, x, y, "train"), **_metrics(ensemble, x_test, y_test, "test")}
+        on_valid = _metrics(ensemble, valid[0], valid[1], "valid") if valid else {}
+        return {**_metrics(ensemble, x, y, "train"), **_metrics(ensemble, x_test, y_test, "test"), **on_valid}
 
     steps = epochs * batches.per_epoch
     # As a CUDA graph these steps are short already; compiling for every depth would take longer than training.

@@ -31,6 +31,6 @@ def steps_to(fit: Fit, level: float, metric: str = "test_accuracy") -> Array:
     return np.where(reached.any(0), first, np.nan)
 
 
-def best_arm(fits: Mapping[str, Fit], metric: str = "test_accuracy") -> str:
-    """The arm with the highest mean final value, since rivals are compared at their best setting."""
+def best_arm(fits: Mapping[str, Fit], metric: str = "valid_accuracy") -> str:
+    """The arm with the highest mean final value: rivals are compared at their best setting on validation data."""
     return max(fits, key=lambda arm: float(np.nanmean(fits[arm].final(metric))))

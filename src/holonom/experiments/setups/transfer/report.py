@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...claims import CONFIDENCE, Claim, decide, greater, mean_and_half_width
+from ...claims import Claim, greater, mean_and_half_width, median_interval
 from ...run import Array, Run
+from ...verdicts import judge
 from .comparison import FULL, HEAD, LAST, OURS, OURS_LAST, OURS_TUNED, Outcome
 
 MARGIN = 0.01
@@ -75,11 +76,7 @@ def usual_claims(outcomes: dict[str, Outcome], times: str) -> list[Claim]:
 
 def shorter(name: str, published: str, ratios: Array, limit: float) -> Claim:
     """The median time ratio is below the limit; its interval is that of the order statistics of the rounds."""
-    from scipy.stats import quantile_test
-
-    middle = float(np.median(ratios))
-    low, high = quantile_test(ratios).confidence_interval(CONFIDENCE)
-    half = float(np.nan_to_num(np.max([middle - low, high - middle]), nan=np.inf))  # too few rounds have no interval
+    below = median_interval(limit - ratios)
     first, third = np.quantile(ratios, [0.25, 0.75])
-    detail = f"median of {len(ratios)} rounds, quartiles {first:.2f} and {third:.2f}"
-    return Claim(name, published, middle, half, decide(limit - middle, half), detail)
+    detail = f"median of {len(ratios)} rounds, quartiles {first:.2f} and {third:.2f}, limit {limit:g}"
+    return Claim(name, published, f"{np.median(ratios):.3g}", *below, judge(below.low, below.high), detail=detail)

@@ -218,11 +218,12 @@ CI = {
     "epochs": 3, "rounds": 15, "width": 32, "layers": 2, "vocabulary": 4000, "pretrain_words": 200_000,
     "columns": 8, "pretrain_lr": 1e-3, "pretrain_epochs": 1, "timed_width": 128, "timed_batch": 32, "autocast": False,
 }  # fmt: skip
-PAPER = {
+LARGE = {
     "replicas": 5, "points": 30_000, "held_out": 6000, "length": 40, "batch": 32, "rates": (0.001, 0.003, 0.01, 0.03),
     "epochs": 3, "rounds": 30, "width": 192, "layers": 6, "vocabulary": None, "pretrain_words": None, "columns": 64,
     "pretrain_lr": 5e-4, "pretrain_epochs": 4, "timed_width": 768, "timed_batch": 256, "autocast": True,
 }  # fmt: skip
+PAPER = {**LARGE, "replicas": 10, "points": 60_000, "batch": 16}  # as published, but for the network
 DATA = ("wikitext-2", "sst-2")
 
 

@@ -1,0 +1,144 @@
+"""Steps on a GPU against torch's fused optimizers, on the parameters of three networks.
+
+    python -m benchmarks.gpu --processes 3 --out results/gpu.json
+
+Gradients are in place and the finite check is on. Steps follow each other without waiting for the device, as in
+training. ``device`` is the time of the kernels alone; where a step takes longer, the host is what it waits for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.profiler import ProfilerActivity, profile
+
+from holonom import Langevin
+from holonom.constraints import Circle, Sphere
+from holonom.experiments.reproduce import device_name
+
+from .tensors import gpt2_shapes, perceptron_shapes, resnet50_shapes
+
+NETWORKS = {
+    "MLP": perceptron_shapes(784, 1024, 1024, 10),
+    "ResNet-50": resnet50_shapes(),
+    "GPT-2": gpt2_shapes(),
+}
+PEER = "SGD fused"
+
+
+def langevin(space: Any, temperature: float) -> Callable[[list[nn.Parameter]], Optimizer]:
+    """BAOAB of all parameters; on spheres, rows of matrices and kernels, and vectors free."""
+
+    def make(params: list[nn.Parameter]) -> Optimizer:
+        groups: Any = params
+        constraint = space
+        if isinstance(space, Sphere):
+            kernels = Sphere(space.radius, view="conv")
+            by_kind = {None: lambda p: p.ndim < 2, space: lambda p: p.ndim == 2, kernels: lambda p: p.ndim > 2}
+            parts = [([p for p in params if chosen(p)], own) for own, chosen in by_kind.items()]
+            groups, constraint = [{"params": own, "constraint": kind} for own, kind in parts if own], None
+        return Langevin(groups, 1e-2, constraint=constraint, temperature=temperature, seed=0)
+
+    return make
+
+
+ARMS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
+    PEER: lambda params: SGD(params, 1e-3, momentum=0.9, fused=True),
+    "AdamW fused": lambda params: AdamW(params, 1e-3, fused=True),
+    **{
+        f"{name}, {'τ > 0' if temperature else 'τ = 0'}": langevin(space, temperature)
+        for name, space in (("free", None), ("circle", Circle(1.0)), ("sphere", Sphere(30.0)))
+        for temperature in (0.0, 1e-6)
+    },
+}
+
+
+def measure(network: str, arm: str, rounds: int = 5, steps: int = 40) -> dict[str, Any]:
+    """Milliseconds of a step: from start to end, of the host's calls, and of kernels; and what it needs of memory."""
+    params = [nn.Parameter(0.02 * torch.randn(shape, device="cuda")) for shape in NETWORKS[network]]
+    for p in params:
+        p.grad = 1e-3 * torch.randn_like(p)
+    optimizer = ARMS[arm](params)
+    torch.cuda.synchronize()
+    first = time.perf_counter()
+    optimizer.step()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - first
+    for _ in range(steps):
+        optimizer.step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    times, calls = [], []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for _ in range(steps):
+            optimizer.step()
+        calls.append((time.perf_counter() - started) / steps)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - started) / steps)
+    peak = torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(5):
+            optimizer.step()
+        torch.cuda.synchronize()
+    kernels = sum(event.self_device_time_total for event in found.key_averages()) / 5
+    return {
+        "network": network, "arm": arm, "step_ms": 1e3 * statistics.median(times),
+        "host_ms": 1e3 * statistics.median(calls), "device_ms": 1e-3 * kernels, "first_s": first, "peak_bytes": peak,
+    }  # fmt: skip
+
+
+def medians(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Of the same rows of several processes."""
+    return [
+        {key: statistics.median(row[key] for row in rows) if isinstance(value, float | int) else value
+         for key, value in rows[0].items()}
+        for rows in zip(*runs, strict=True)
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=3, help="medians of so many")
+    parser.add_argument("--out", type=Path, default=Path("results/gpu.json"))
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("benchmarks.gpu needs a CUDA device; python -m benchmarks.run measures on a CPU")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    if options.processes > 1:
+        files = [options.out.with_suffix(f".{number}.json") for number in range(options.processes)]
+        for file in files:
+            subprocess.run([sys.executable, "-m", "benchmarks.gpu", "--processes", "1", "--out", str(file)], check=True)
+        rows = medians([json.loads(file.read_text())["rows"] for file in files])
+        for file in files:
+            file.unlink()
+    else:
+        warnings.filterwarnings("ignore", message="weights that did not satisfy")
+        rows = [measure(network, arm) for network in NETWORKS for arm in ARMS]
+    record = {"device": device_name(torch.device("cuda")), "torch": torch.__version__, "processes": options.processes}
+    options.out.write_text(json.dumps({**record, "rows": rows}, indent=2) + "\n")
+    for row in rows if options.processes > 1 else ():
+        peer = next(r for r in rows if r["arm"] == PEER and r["network"] == row["network"])
+        times, kernels = (row[key] / peer[key] for key in ("step_ms", "device_ms"))
+        print(
+            f"{row['network']:>10} {row['arm']:<14} {row['step_ms']:7.3f} ms, {times:5.2f} × SGD; host "
+            f"{row['host_ms']:.3f}, kernels {row['device_ms']:6.3f} ({kernels:4.2f} ×); first {row['first_s']:5.2f} s, "
+            f"memory {row['peak_bytes'] / 2**20:6.1f} MiB"
+        )
+
+
+if __name__ == "__main__":
+    main()
