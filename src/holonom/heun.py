@@ -23,6 +23,7 @@ class HeunLangevin(Langevin):
 
     the second gradient being taken where all other groups already are after their step. That needs
     a closure, which is called twice: it must clear the gradients, compute the loss and call backward.
+    Groups of other words, and groups with a constraint, take the step of :class:`Langevin`.
     """
 
     @torch.no_grad()
@@ -43,9 +44,13 @@ class HeunLangevin(Langevin):
         super().step()
         with torch.enable_grad():
             closure()
+        if any(p.grad is None for p, *_ in corrected):
+            raise RuntimeError(
+                "a parameter had a gradient in the first call of Heun's closure and none in the second: the step was "
+                "taken without its correction. Let the closure compute the same loss in both calls"
+            )
         bad = self._bad_gradients(corrected) if self.guard_gradients and corrected else None
         for p, first, before, group in corrected:
-            assert p.grad is not None
             change = (p.grad - first) * (-1.0 if group["maximize"] else 1.0)
             change += over(plain(group["weight_decay"]), p) * (p.detach() - before)
             change *= over(plain(group["lr"]), p) / 2

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ._lines import users_line
 from ._random import seeds
 from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
@@ -108,10 +109,14 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             "thermostat_friction": thermostat_friction, "weight_decay": weight_decay, "maximize": maximize,
             "foreach": foreach, "fuse": fuse, "seed": seed,
         }  # fmt: skip
-        super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
-        landings, self._landings = self._landings, None
-        states.warn_landed(landings or [])
-        cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
+        try:
+            super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
+            landings, self._landings = self._landings, None
+            states.warn_landed(landings or [])
+            cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
+        except Exception:  # also a warning that the user's filters turn into an error
+            states.unland_(self._landed, list(self._landed))
+            raise
 
     @classmethod
     def like_sgd(
@@ -189,7 +194,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
 
         Positions do not change; momenta become those of the textbook's step, as :meth:`temperatures` or an energy
         wants them, without the normal part that a ``chord`` of :class:`~holonom.constraints.Orthogonal` may have.
-        Call it after ``backward()`` at the present positions; the next step knows that nothing is owed.
+        Call it after ``backward()`` at the present positions; the next step then starts with nothing owed.
         """
         self._integrate(self._work(), pay_owed)
         for buckets in self._buckets():
@@ -241,7 +246,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             warnings.warn(
                 "no parameter of this optimizer has a gradient, so the step changes nothing. Call backward() first; "
                 "if the model's parameters were replaced after the optimizer was built, build it again.",
-                stacklevel=6,
+                stacklevel=users_line(),
             )
 
     def _look_at_edits(self, work: list[Work]) -> None:
@@ -288,4 +293,5 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._note(p for group in self.param_groups for p in group["params"])
 
     def __repr__(self) -> str:
-        return routing_table(type(self).__name__, self.param_groups)
+        unset = {**self.defaults, "constraint": repr(self._default_space or Free())}  # of groups a library put there
+        return routing_table(type(self).__name__, [{**unset, **group} for group in self.param_groups])

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ._lines import users_line
 from ._random.seeds import fresh_seed, refuse_ranks
 from .optimizer import Langevin
 
@@ -84,10 +85,13 @@ class TemperatureSchedule:
         self.step()
 
     def step(self) -> None:
-        self.count += 1
-        scale = self.factor(self.count)
+        self._set(self.count + 1)
+
+    def _set(self, count: int) -> None:
+        scale = self.factor(count)
         if not scale >= 0:
-            raise ValueError(f"the temperature factor of step {self.count} is {scale}; it must be at least 0")
+            raise ValueError(f"the temperature factor of step {count} is {scale}; it must be at least 0")
+        self.count = count
         self.base += [group["temperature"] for group in self.optimizer.param_groups[len(self.base) :]]  # added since
         for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
             group["temperature"] = base * scale if isinstance(base, Tensor) else float(base * scale)
@@ -99,10 +103,13 @@ class TemperatureSchedule:
         return {"base": list(self.base), "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.base, self.count = list(state["base"]), state["count"]
-        scale = self.factor(self.count)
-        for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
-            group["temperature"] = base * scale if isinstance(base, Tensor) else float(base * scale)
+        if len(state["base"]) > len(self.optimizer.param_groups):
+            raise ValueError(
+                f"the state holds temperatures of {len(state['base'])} groups, and the optimizer has "
+                f"{len(self.optimizer.param_groups)}: build it as the saved one was built"
+            )
+        self.base = list(state["base"])
+        self._set(state["count"])
 
 
 class SimulatedTempering:
@@ -175,6 +182,7 @@ class SimulatedTempering:
         if not 0 <= proposal < len(self.ladder):
             return False
         old, new = self.ladder[self.rung], self.ladder[proposal]
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
         log_odds = -(1 / new - 1 / old) * float(loss) + self.weights[proposal] - self.weights[self.rung]
         if not math.log(max(draw.random(), 1e-300)) < log_odds:
             return False
@@ -194,12 +202,17 @@ class SimulatedTempering:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state; a seed that was given here stays, with a warning if the saved one differs."""
+        if len(state["weights"]) != len(self.ladder):
+            raise ValueError(
+                f"the state is of a ladder of {len(state['weights'])} temperatures, this one has {len(self.ladder)}: "
+                f"give the ladder it was saved with"
+            )
         saved = state.get("seed", 0)  # 0.1.0 wrote none and had 0 unless another was given
         if self.seed_given and saved != self.seed:
             warnings.warn(
                 f"the state was saved with seed {saved}, and {self.seed}, which was given here, stays: from here on "
                 f"the proposals are not those of the run that was saved. To continue that run leave the seed out",
-                stacklevel=2,
+                stacklevel=users_line(),
             )
         for key, value in {**state, "seed": self.seed if self.seed_given else saved}.items():
             setattr(self, key, list(value) if isinstance(value, list) else value)

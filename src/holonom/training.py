@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -155,17 +156,27 @@ def _load(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History
     state = load(path, "delete it to start over", ensemble.seeds.device)
     if state["steps"] != steps:
         raise CheckpointError(f"{path} is of a run of {state['steps']} steps, not {steps}; delete it to start over")
-    _continue_seeds(path, ensemble, state.get("seeds"))
+    weights, seeds = deepcopy(ensemble.state_dict()), ensemble.seeds.clone()
     try:
-        ensemble.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise CheckpointError(f"{path} was written by another model or number of replicas: {error}") from None
-    optimizer.load_state_dict(state["optimizer"])
+        _continue_seeds(path, ensemble, state.get("seeds"))
+        _load_weights(path, ensemble, state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    except Exception:
+        ensemble.seeds.copy_(seeds)
+        ensemble.load_state_dict(weights)
+        raise
     history.restore(state["history"])
     torch.set_rng_state(state["random"].cpu())
     if state["random_cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["random_cuda"].cpu())
     return int(state["step"])
+
+
+def _load_weights(path: Path, ensemble: Ensemble, weights: dict[str, Tensor]) -> None:
+    try:
+        ensemble.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} was written by another model or number of replicas: {error}") from None
 
 
 def _continue_seeds(path: Path, ensemble: Ensemble, saved: Tensor | None) -> None:

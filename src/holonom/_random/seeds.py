@@ -37,7 +37,7 @@ def with_seed(options: Group) -> Group:
 
 
 def noted(group: Group) -> Group:
-    """A new group; one with a seed of its own says so, and None stands for the optimizer's."""
+    """A new group, with ``seed_given`` where it has a seed of its own; None stands for the optimizer's."""
     own = {name: value for name, value in group.items() if name != "seed" or value is not None}
     return {"seed_given": True, **own} if "seed" in own else own
 
@@ -67,7 +67,7 @@ def keep_given(groups: Sequence[Group], before: Sequence[Group], defaults: Group
 def numbers(seed: int | Tensor | tuple[int, ...]) -> int | tuple[int, ...]:
     """A seed as Python's numbers; a tensor of one element is one number."""
     if isinstance(seed, Tensor):
-        return tuple(seed.tolist()) if seed.ndim else int(seed)
+        return tuple(seed.tolist()) if seed.numel() != 1 else int(seed)
     return seed
 
 

@@ -150,7 +150,8 @@ class Bucket:
     def agrees(self, phases: Sequence[Phase]) -> bool:
         """Whether positions and state are known to agree, as far as the host can tell at little cost.
 
-        A device is not asked, and a space whose steps can fail finds out by itself.
+        False on a device, whose answer would stall the host, and for a space whose steps can fail, which compares
+        in :meth:`~holonom.constraints.Constraint.adopt_`.
         """
         if self.device.type != "cpu" or self.space.traits.can_fail:
             return False

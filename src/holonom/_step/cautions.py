@@ -90,7 +90,7 @@ def _without_noise(group: Group) -> str | None:
 
 
 def _on_host(value: Any) -> Any:
-    """A float, a tensor of the host, or None for what only a device knows."""
+    """A float, a tensor of the host, or None for a tensor of a device, which is not read."""
     value = plain(value)
     return None if isinstance(value, Tensor) and value.device.type != "cpu" else value
 

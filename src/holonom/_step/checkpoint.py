@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._lines import users_line
 from .._random import seeds
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
@@ -43,8 +44,8 @@ class Checkpointed(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint. Nothing is moved: weights that were edited since the last step are taken up by the next one,
         here as in the run that is resumed."""
-        self._warn_skipped()
         self._buckets()  # complete groups that a library put into param_groups
+        self._warn_skipped()
         held = {id(p) for group in self.param_groups for p in group["params"]}
         # torch has no number for a parameter whose group was removed from the list.
         removed = {p: self.state.pop(p) for p in list(self.state) if isinstance(p, Tensor) and id(p) not in held}
@@ -61,6 +62,7 @@ class Checkpointed(Optimizer):
         differs; otherwise the checkpoint's is restored and the run continues as if it had not stopped. Where both
         sides have names (``named_parameters()``), they say which parameter is which; otherwise the order does.
         """
+        self._buckets()
         loaded: dict[str, Any] = {}
         warning: list[str | None] = []
         before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
@@ -86,7 +88,7 @@ class Checkpointed(Optimizer):
             first.remove()
             last.remove()
         if warning[0]:
-            warnings.warn(warning[0], stacklevel=3)
+            warnings.warn(warning[0], stacklevel=users_line())
 
     @torch.no_grad()
     def reseed_(self, seed: int | Tensor) -> None:
@@ -96,6 +98,7 @@ class Checkpointed(Optimizer):
         """
         seed = as_plain({"seed": seed})["seed"]
         check_seed(seed)
+        self._buckets()
         for group in self.param_groups:
             check_replicas({**group, "seed": seed})
             thermostat = self.state[group["params"][0]].get("thermostat") if group["params"] else None
@@ -117,6 +120,8 @@ class Checkpointed(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        for group in self.param_groups:
+            group["lr"] = Rates.of(group["lr"])  # pickled as a plain tensor
         self.defaults.pop("differentiable", None)  # torch adds it for its own optimizers; here it has no effect
         self._reset_caches()
 
@@ -150,6 +155,11 @@ def check(groups: list[dict[str, Any]], state: dict[Tensor, State], saved: dict[
             raise CheckpointError(
                 f"group {number} of the checkpoint has SGD's lr and momentum, here lr is a time step; build the "
                 f"optimizer by Langevin.like_sgd"
+            )
+        if "every" in other and "every" not in group:
+            raise CheckpointError(
+                f"group {number} of the checkpoint takes its gradient every {other['every']} step(s), here there "
+                f"are no such periods; build the optimizer by holonom.multirate.MultirateLangevin"
             )
         if other.get("format", 1) > FORMAT:
             raise CheckpointError(

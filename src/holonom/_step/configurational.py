@@ -40,6 +40,11 @@ def end(params: list[Tensor], state: dict[Tensor, State]) -> None:
     state[params[0]].pop(SUMS, None)
 
 
+def memory(state: dict[Tensor, State]) -> list[int]:
+    """Where what is recorded lies: a captured step writes there."""
+    return [own[name].data_ptr() for own in state.values() for name in (REFERENCE, SUMS) if name in own]
+
+
 def record(sums: Tensor, buckets: Sequence[Bucket], backend: Eager, skip: Tensor | None) -> None:
     """Add f·∇U and div f of a step's positions before they move; a skipped step adds nothing."""
     found = [

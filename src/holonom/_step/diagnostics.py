@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._lines import users_line
 from .._torch import full_precision
 from ..constraints.base import Constraint
 from ..errors import NonFiniteGradientError, ProjectionError
@@ -37,6 +38,7 @@ class Diagnosed(Optimizer):
 
         A thermostat has run away if ξ is not finite or, where ``coupling`` is given, h·|ξ| > 20. Reads the device.
         """
+        self._buckets()  # complete groups that a library put into param_groups
         self._watch.look(thermostats(self.param_groups, self.state), fatal=True)
         if skipped := self._read_skipped():
             raise NonFiniteGradientError(
@@ -62,7 +64,8 @@ class Diagnosed(Optimizer):
         self._watch.look(thermostats(self.param_groups, self.state))
         if skipped := self._read_skipped():
             warnings.warn(
-                f"{skipped} step(s) were skipped for non-finite numbers; call check() for details", stacklevel=3
+                f"{skipped} step(s) were skipped for non-finite numbers; call check() for details",
+                stacklevel=users_line(),
             )
 
     @torch.no_grad()
@@ -72,8 +75,9 @@ class Diagnosed(Optimizer):
         Relative (θ²+ξ²)/r² − 1 for circle and sphere, max|QᵀQ − I| for orthogonal, max|g| for level
         sets, 0 without a constraint.
         """
+        found = self._buckets()
         self._warn_skipped()
-        return [worst(buckets, lambda space, x: space.residual(x)) for buckets in self._buckets()]
+        return [worst(buckets, lambda space, x: space.residual(x)) for buckets in found]
 
     @torch.no_grad()
     def cotangencies(self) -> list[float]:
@@ -94,12 +98,13 @@ class Diagnosed(Optimizer):
         ⟨(θ − θ₀) cos²φ ∂U/∂θ⟩/⟨cos 2φ + sin φ₀ sin φ⟩; NaN on other spaces. q₀ are the weights when recording began. In
         equilibrium both temperatures are τ; a word whose positions are off shows it here alone.
         """
+        all_buckets = self._buckets()
         if kind == "configurational":
             groups = enumerate(self.param_groups)
             return [configurational.temperature(g, n, self._has_virial(g), self.state) for n, g in groups]
         if kind != "kinetic":
             raise ValueError(f'kind of temperature must be "kinetic" or "configurational", got {kind!r}')
-        pairs = zip(self.param_groups, self._buckets(), strict=True)
+        pairs = zip(self.param_groups, all_buckets, strict=True)
         return [kinetic_temperature(group, buckets) for group, buckets in pairs]
 
     @torch.no_grad()
@@ -110,8 +115,9 @@ class Diagnosed(Optimizer):
         before :meth:`temperatures`. Skipped steps do not count. A checkpoint keeps what was recorded, and loading one
         restores it: one made without leaves nothing recorded.
         """
+        self._buckets()
         for group in self.param_groups:
-            if group["params"] and self._has_virial(group):
+            if self._has_virial(group):
                 (configurational.begin if on else configurational.end)(group["params"], self.state)
 
     def _has_virial(self, group: dict[str, Any]) -> bool:

@@ -57,9 +57,10 @@ class Grouped(Optimizer):
             if group["params"]:
                 states.create_shared(group, self.state)
         except Exception:
-            for p in self.param_groups.pop()["params"]:
+            params = self.param_groups.pop()["params"]
+            states.unland_(self._landed, params)
+            for p in params:
                 self.state.pop(p, None)
-                self._landed.pop(p, None)
             raise
         self._spaces |= dict.fromkeys(group["params"], space)
         self._note(group["params"], kinds=True)
@@ -72,16 +73,10 @@ class Grouped(Optimizer):
     def _adopt(self, number: int, group: dict[str, Any]) -> None:
         """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""
         unknown = [p for p in group["params"] if p not in self._spaces]
-        if unknown and len(unknown) < len(group["params"]):  # parameters that were appended to a group
-            space = states.growing(self._spaces[next(p for p in group["params"] if p in self._spaces)])
-            names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
-            states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed))
-            self._spaces |= dict.fromkeys(unknown, space)
-            self._note(unknown, kinds=True)
-        elif unknown:
+        if unknown and len(unknown) == len(group["params"]):
             behind = self.param_groups[number:]
             del self.param_groups[number:]
-            for p in group["params"]:
+            for p in unknown:
                 self.state.pop(p, None)
             try:
                 self.add_param_group({**group, "constraint": states.space_named(group.get("constraint"), self._spaces)})
@@ -89,7 +84,14 @@ class Grouped(Optimizer):
             finally:
                 self.param_groups += behind
         elif group["params"]:
-            missing = {"constraint": repr(self._spaces[group["params"][0]]), "step": 0, "owed": None}
-            for name, value in {**self.defaults, **seeds.noted(group), **missing, "format": states.FORMAT}.items():
+            space = states.space_of(group, number, self._spaces)
+            missing = {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
+            for name, value in {**self.defaults, **seeds.noted(group), **missing}.items():
                 group.setdefault(name, value)
+            thermostat.complete(group)
+            if unknown:  # parameters that were appended to a group
+                names = [f"an added parameter of shape {tuple(p.shape)}" for p in unknown]
+                states.warn_landed(states.create(group, space, unknown, names, self.state, self._landed))
+                self._spaces |= dict.fromkeys(unknown, space)
+            states.settle_shared(group, self.state)
             self._note([p for p in group["params"] if p not in self._kinds], kinds=True)

@@ -33,7 +33,7 @@ _NOT_NEGATIVE = {
     "thermostat_friction": ("γ", False),
 }
 _MAY_BE_NONE = {"coupling", "driving_noise", "thermostat_time", "thermostat_friction"}  # then derived
-settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme")
+settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme", "seed")
 """What a scheduler or an assignment may change of a group, besides the ``momentum`` of one in SGD's terms."""
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
 
@@ -57,14 +57,17 @@ def check_now(group: dict[str, Any], number: int) -> None:
         if name == _unset(group) or (group[name] is None and name in _MAY_BE_NONE):
             continue
         if group[name] is None:
-            raise ValueError(f"{name} of group {number} is None; a group in SGD's terms needs its momentum instead")
+            instead = ", or a group in SGD's terms (Langevin.like_sgd) its momentum" if name == "friction" else ""
+            raise ValueError(f"{name} of group {number} is None; it needs a number{instead}")
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
             symbol = _NOT_NEGATIVE[name][0]
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
+    thermostat.check_time(group)
+    check_seed(group["seed"])
     check_replicas(group)
     group["lr"] = Rates.of(group["lr"])
-    warn_averaged(group, stacklevel=8)
+    warn_averaged(group)
     if type(group["constraint"]) is not str:
         raise TypeError(
             f"param_groups[{number}]['constraint'] says what the constraint is; it cannot be assigned. Build a new "
@@ -193,4 +196,4 @@ def _short(value: Any) -> str:
         return (
             f"{value.item():g}" if value.numel() == 1 and value.device.type == "cpu" else f"tensor{tuple(value.shape)}"
         )
-    return f"{value:g}"
+    return "None" if value is None else f"{value:g}"

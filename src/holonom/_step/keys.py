@@ -9,7 +9,14 @@ from typing import Any, NoReturn
 
 _GROUP = {"params", "constraint", "name", "param_names"}
 _INTERNAL = {"step", "owed", "format", "starts_owing", "seed_given", "momentum"}  # momentum: see sgd.take_terms
-_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}  # torch's write them
+_SCHEDULERS = {
+    "initial_lr",
+    "max_lr",
+    "min_lr",
+    "max_momentum",
+    "base_momentum",
+    "swa_lr",
+}  # of torch's schedulers
 _CLOCK = {"clock", "resting"}  # those of optimizers with periods
 _ADVICE = {
     "nesterov": "momentum is SGD's plain one (Langevin.like_sgd(params, lr, momentum)); leave it out",
@@ -33,7 +40,7 @@ def check_keys(group: Mapping[str, Any], defaults: Mapping[str, Any], groups: Se
 def refuse_options(options: Iterable[str], build: Any) -> None:
     """Raise for keywords that ``build`` does not take, if there are any.
 
-    Presets and subclasses hand their options on, so the functions of holonom that were called are asked as well.
+    Presets and subclasses pass their options on, so the arguments of the calling functions of holonom count as known.
     """
     unknown = next(iter(options), None)
     if unknown is None:

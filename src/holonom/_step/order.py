@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from .buckets import State
+from .state import SHARED
 
 Group = dict[str, Any]
 # What DistributedDataParallel, torch.compile, checkpointing and sharding put into the names of a model.
@@ -90,6 +91,6 @@ def _hand_over_shared(
         return
     first, second = indices[0], indices[places[0]]
     here = state[group["params"][0]], state[group["params"][places.index(0)]]
-    shared = {k: v for k, v in moved[first].items() if k in here[0] and k not in here[1]}
+    shared = {k: v for k, v in moved[first].items() if k in SHARED or (k in here[0] and k not in here[1])}
     moved[first] = {k: v for k, v in moved[first].items() if k not in shared}
     moved[second] = {**moved[second], **shared}

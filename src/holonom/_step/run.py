@@ -11,10 +11,11 @@ from torch import Tensor
 
 from .._random import philox
 from .._torch import full_precision, has_triton
+from ..constraints.base import MOMENTA
 from ..scheme import OVERDAMPED, Op, compile_word
 from . import configurational, thermostat
 from .buckets import Bucket, State
-from .integrate import Eager, Normals, Scalar
+from .integrate import Eager, Normals, Scalar, over
 from .letters import Numbers, make_ready, plain
 
 Group = dict[str, Any]
@@ -51,9 +52,22 @@ def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tens
         owed = owed_at_start(group, lr) if group["owed"] is None else group["owed"]
         numbers = Numbers.of(group, lr, owed)
         skip = run(work, state[group["params"][0]], scheme.program, numbers, skip)
+        if isinstance(numbers.rescale, Tensor) or numbers.rescale != 1.0:
+            rescale_resting_(work, state, numbers.rescale, skip)
         group["owed"] = owed_next(owed, numbers.h, skip) if scheme.tail or in_sgd_terms else 0.0
     count(group, state, skip)
     return skip
+
+
+def rescale_resting_(work: Work, state: dict[Tensor, State], factor: Scalar, skip: Tensor | None) -> None:
+    """Multiply the momenta of parameters without a gradient: a schedule leaves their velocities p/h alone, too."""
+    moving = {id(p) for bucket in work.buckets for p in bucket.params}
+    for p in work.group["params"]:
+        for name in (*MOMENTA, "slack_momentum") if id(p) not in moving else ():
+            if name in state[p]:
+                momentum = state[p][name]
+                scaled = momentum * over(factor.to(momentum) if isinstance(factor, Tensor) else factor, momentum)
+                momentum.copy_(scaled if skip is None else torch.where(skip.to(p.device), momentum, scaled))
 
 
 def pay_owed(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:

@@ -37,7 +37,7 @@ def in_sgd_terms(params: Iterable[Any], momentum: float | Tensor, options: dict[
 
 
 def _refuse(options: dict[str, Any]) -> None:
-    """Raise for what has no counterpart, unless it is turned off; then forget it."""
+    """Raise for what has no counterpart, unless it is turned off; then remove it."""
     for name in ("nesterov", "dampening"):
         if options.pop(name, None):
             raise ValueError(f"{name} does not carry over: OBA is SGD's plain momentum; leave it out")

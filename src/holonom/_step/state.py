@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,9 @@ FORMAT = 3
 """Of checkpoints. Up to 2, groups of ``like_sgd`` held a time step and a friction.
 0.1.0 wrote no ``format`` in its groups, no ``stream`` and not always a ``clock`` in its state."""
 
+SHARED = ("clock", "thermostat", SUMS)
+"""State that a group has one of, held by its first parameter."""
+
 Landings = list[tuple[Constraint, Landing, str]]
 """The space, what landing did, and the name of every parameter that was landed."""
 
@@ -39,6 +43,13 @@ class Landed(NamedTuple):
     def unchanged(self, p: Tensor) -> bool:
         """The count does not see what is written through ``.data``."""
         return version(p) == self.version and torch.equal(p.detach(), self.after)
+
+
+def unland_(landed: dict[Tensor, Landed], params: Iterable[Tensor]) -> None:
+    """Put weights back as they came: their optimizer could not be built."""
+    for p in params:
+        if p in landed:
+            p.detach().copy_(landed.pop(p).before)
 
 
 def without_duplicates(params: Any) -> list[Any]:
@@ -103,6 +114,7 @@ def create(
     """
     scheme, landings = compile_word(group["scheme"]), []
     first = 1 + max((int(s["stream"]) for s in state.values() if "stream" in s), default=-1)  # no stream twice
+    recorded = any(SUMS in state.get(p, {}) for p in group["params"])  # the group's temperature, before these joined
     for unit, own in units(space, params, names):
         here, q = gather(space, unit, own)
         name = ", ".join(own)
@@ -118,36 +130,42 @@ def create(
             frozen = any(not p.requires_grad for p in unit)
             landings.append((space, landing._replace(frozen=landing.moved if frozen else 0), name))
         for p in unit:
-            state[p] = {"stream": torch.tensor(first)}  # on the host, which alone reads it
+            state[p] = {"stream": torch.tensor(first, device="cpu")}  # on the host, which alone reads it
             first += 1
             if not scheme.overdamped:
                 momentum = torch.zeros_like(p.detach(), dtype=state_dtype(p))
                 state[p][space.momentum_name(p.detach())] = space.readable(momentum)
             elif scheme.word == "M":
                 state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
-            if SUMS in state.get(group["params"][0], {}):  # it joins a group whose temperature is recorded
+            if recorded:
                 state[p][REFERENCE] = p.detach().to(state_dtype(p), copy=True)
         lift_(here, q, state[unit[0]])
     return landings
 
 
-def growing(space: Constraint) -> Constraint:
-    """The space of a group that tensors were appended to; refused where its function takes all of them."""
-    if space.traits.joint:
+def space_of(group: dict[str, Any], number: int, spaces: dict[Tensor, Constraint]) -> Constraint:
+    """The space of a group that was regrouped or grew; refused where its parameters were not built for one."""
+    found = [spaces[p] for p in group["params"] if p in spaces]
+    if len(kinds := {repr(space) for space in found}) > 1:
         raise ValueError(
-            f"a tensor was appended to a group with {space!r}, whose function takes the tensors it was "
+            f"group {number} of param_groups holds parameters of different constraints, {' and '.join(sorted(kinds))}; "
+            f"a group has one: keep them apart, or build a new optimizer from the weights"
+        )
+    if found[0].traits.joint and len(found) < len(group["params"]):
+        raise ValueError(
+            f"a tensor was appended to a group with {found[0]!r}, whose function takes the tensors it was "
             f"given; build a new optimizer from the weights"
         )
-    return space
+    return found[0]
 
 
 def create_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:
-    """What a group has one of, in the state of its first parameter: the clock, and a thermostat ξ for every replica."""
+    """Create what a group has one of: the clock, and a thermostat ξ for every replica."""
     first = group["params"][0]
     if isinstance(group["seed"], Tensor):
         group["seed"] = group["seed"].to(first.device)
     state[first]["clock"] = torch.full((), group["step"], dtype=torch.int64, device=first.device)
-    if compile_word(group["scheme"]).thermostatted:
+    if compile_word(group["scheme"]).thermostatted and "thermostat" not in state[first]:
         numbers = [group[name] for name in (
             "lr", "temperature", "coupling", "driving_noise", "thermostat_time", "thermostat_friction"
         )]  # fmt: skip
@@ -156,6 +174,22 @@ def create_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:
         shape = torch.broadcast_shapes(*shapes) if shapes else ()  # type: ignore[no-untyped-call]
         xi = torch.zeros(shape, dtype=state_dtype(first), device=first.device)
         state[first]["thermostat"] = xi + torch.as_tensor(thermostat.at_start(group), dtype=xi.dtype).to(xi)
+
+
+def settle_shared(group: dict[str, Any], state: dict[Tensor, State]) -> None:
+    """Move what a group has one of to its first parameter, after parameters were regrouped; create what is missing."""
+    first, *others = group["params"]
+    if "clock" in state[first] and not any("clock" in state[p] for p in others):
+        return
+    clocks = [own["clock"].to(first.device) for own in state.values() if "clock" in own]
+    for name in SHARED:
+        held = [state[p].pop(name) for p in others if name in state[p]]
+        if held:
+            state[first].setdefault(name, held[0])
+    if "clock" not in state[first]:
+        create_shared(group, state)
+    if clocks:  # streams stay the parameters' own: at the latest clock no noise is drawn twice
+        state[first]["clock"] = torch.stack(clocks).amax()
 
 
 def space_named(constraint: Any, spaces: dict[Tensor, Constraint]) -> Any:

@@ -42,11 +42,15 @@ BOUND = 1.0  # of h·|ξ|, where ε is derived
 LARGEST_EXCESS = 1e30  # of T/τ at τ = 0
 
 
+def check_time(group: dict[str, Any]) -> None:
+    if _has_zero(time := group["thermostat_time"]):
+        raise ValueError(f"thermostat_time (t) must be positive, got {time}: it is a time, of about {STEPS} steps")
+
+
 def check(group: dict[str, Any]) -> None:
     """Refuse numbers from which nothing can be derived."""
+    check_time(group)
     word, time = group["scheme"], group["thermostat_time"]
-    if _has_zero(time):
-        raise ValueError(f"thermostat_time (t) must be positive, got {time}: it is a time, of about 20 steps")
     noisy = bool(set(word) & set("DF"))
     if noisy and "E" not in word and group["driving_noise"] is None:
         raise ValueError(
@@ -125,6 +129,8 @@ def driving_noise(numbers: Numbers) -> Scalar:
 def updated(xi: Tensor, time: Scalar, numbers: Numbers, kinetic: Tensor, freedom: float) -> Tensor:
     """E: ξ += time·ε·(pᵀp − N·τ), within the bound where ε is derived. ``kinetic`` is pᵀp."""
     tau = numbers.temperature
+    if not freedom:  # nothing can move, so there is no temperature to hold
+        return xi
     if numbers.coupling is not None:
         return xi + time * numbers.coupling * (kinetic - freedom * tau)
     least = torch.finfo(xi.dtype).tiny

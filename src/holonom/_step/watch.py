@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .._lines import users_line
@@ -49,7 +50,9 @@ class Watch:
             reason = runaway(group, xi)
             if reason and fatal:
                 raise ThermostatError(f"group {number}: {reason}")
-            reason = reason or too_short(group) or strained(group, xi)
+            reason = reason or too_short(group)
+            if group["step"] >= self.EVERY * self.PATIENCE:  # a start far from equilibrium takes its time
+                reason = reason or strained(group, xi)
             if reason and number not in self.warned:
                 self.warned.add(number)
                 warnings.warn(f"group {number}: {reason}", stacklevel=users_line())
@@ -58,7 +61,7 @@ class Watch:
 def _damping(group: dict[str, Any], xi: Tensor) -> float:
     """The largest h·|ξ| of any replica."""
     h = group["lr"] * group.get("every", 1)
-    return float((xi * h).abs().max()) if xi.numel() else 0.0
+    return float((xi * torch.as_tensor(h).to(xi)).abs().max()) if xi.numel() else 0.0
 
 
 def runaway(group: dict[str, Any], xi: Tensor) -> str | None:
@@ -73,7 +76,9 @@ def runaway(group: dict[str, Any], xi: Tensor) -> str | None:
 
 
 def strained(group: dict[str, Any], xi: Tensor) -> str | None:
-    size = _damping(group, xi)
+    """At τ = 0 a derived thermostat damps as strongly as it may, and is meant to."""
+    warm = torch.as_tensor(group["temperature"]).to(xi) > 0
+    size = _damping(group, xi.where(warm, torch.zeros_like(xi)))
     if group["coupling"] is not None or size <= STRAINED:
         return None
     return (

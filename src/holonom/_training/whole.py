@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._backends.inductor import DRAW_OPTIONS
+from .._step import configurational
 from .._step.buckets import Bucket, State
 from .._step.letters import Numbers, is_noisy, read_settings
 from .._step.run import Group, Work, owed_at_start, run
@@ -72,7 +73,8 @@ class WholeStep:
         moved = [bucket.refresh() for buckets in everyone for bucket in buckets]
         ids = [id(bucket) for buckets in everyone for bucket in buckets]
         groups = [(g["scheme"], g["maximize"], _identity(g["seed"])) for g in optimizer.param_groups]
-        signature = (model_signature(self._stepper.ensemble), *ids, *groups, *map(_kinds, now))
+        recorded = configurational.memory(optimizer.state)
+        signature = (model_signature(self._stepper.ensemble), *ids, *groups, *map(_kinds, now), *recorded)
         if self._program is None or any(moved) or signature != self._signature:
             self._plan = [self._group_step(*one) for one in zip(optimizer.param_groups, everyone, now, strict=True)]
             noisy = any(is_noisy(op.letter, g.numbers()) for g in self._plan for op in g.program)

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from torch import Tensor
 
+from .._lines import users_line
 from ..errors import PartitionError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def refuse_replicas(given: Iterable[Any], seed: Any = None) -> list[Any]:
     return params
 
 
-def warn_averaged(group: dict[str, Any], stacklevel: int) -> None:
+def warn_averaged(group: dict[str, Any]) -> None:
     """Say that losses were averaged over replicas, once, where a temperature makes that a wrong law."""
     averaged = [e for e in ENSEMBLES if e._averaged]
     if not averaged or not (isinstance(group["temperature"], Tensor) or group["temperature"]):
@@ -66,5 +67,5 @@ def warn_averaged(group: dict[str, Any], stacklevel: int) -> None:
             f"the gradient that came to ensemble.losses() is 1/{count} everywhere, as losses().mean() gives: every "
             f"replica then has 1/{count} of its gradient and samples at {count} times its temperature. Use "
             f"losses().sum().backward(), which leaves every replica its own gradient",
-            stacklevel=stacklevel,
+            stacklevel=users_line(),
         )

@@ -11,7 +11,8 @@ from .._step import run
 from .._step.buckets import State
 from .._step.letters import Numbers, plain
 from .._step.run import Work
-from ..errors import SchemeError
+from .._step.state import unland_
+from ..errors import PartitionError, SchemeError
 from ..optimizer import Langevin
 from ..scheme import compile_word
 from .clock import Clock, Group, check_covered, is_due
@@ -54,7 +55,11 @@ class MultirateLangevin(Langevin, Clock):
             items = [{"params": items}]
         super().__init__([{"drift": drift, **group} for group in items], lr, **options)
         self.defaults["drift"] = drift
-        check_covered(model, self.param_groups)
+        try:
+            check_covered(model, self.param_groups)
+        except PartitionError:
+            unland_(self._landed, list(self._landed))
+            raise
 
     @classmethod
     def like_sgd(cls, params: Any, lr: Any, momentum: Any = 0.0, **options: Any) -> Langevin:
