@@ -273,7 +273,7 @@ def o_cola_ud(
 def _build(model: Trainable, groups: Any, lr: Number, kind: type[Langevin] = Langevin, **options: Any) -> Langevin:
     """An ensemble's replicas draw their own noise and have thermostats of their own."""
     if not isinstance(model, Ensemble) or options.get("seed") is not None:
-        given = groups if isinstance(model, (nn.Module, Tensor)) else refuse_replicas(groups, options.get("seed"))
+        given = groups if isinstance(model, nn.Module) else refuse_replicas(groups, options.get("seed"))
         return kind(given, lr, **options)
     optimizer = kind(groups, lr, **{**options, "seed": model.seeds})
     if not model.seed_given:  # a checkpoint has those of the run that it continues

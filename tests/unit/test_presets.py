@@ -1,6 +1,7 @@
 """Presets are compositions: the word, the groups and the numbers the papers name."""
 
 import math
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -182,3 +183,23 @@ def test_dhsgd_starts_with_the_step_it_has_then() -> None:
     first.grad = second.grad = torch.ones(1, dtype=torch.float64)
     opt.step()
     assert second.item() == pytest.approx(-(0.02**2) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("preset", ["sgld", "lol", "o_cola_od", "c_cola_od"])
+def test_groups_may_hold_iterators_or_one_tensor(preset: str) -> None:
+    net = perceptron()
+    groups = [{"params": net[0].parameters()}, {"params": net[2].weight}]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "weights that did not satisfy")
+        opt = getattr(presets, preset)(groups)
+    held = {id(p) for group in opt.param_groups for p in group["params"]}
+    assert held == {id(net[0].weight), id(net[0].bias), id(net[2].weight)}
+
+
+@pytest.mark.parametrize("preset", ["sgld", "s_cola_ud"])
+@pytest.mark.parametrize("kind", ["iterators", "one group", "one tensor"])
+def test_what_is_neither_a_model_nor_parameters_nor_groups_is_refused(preset: str, kind: str) -> None:
+    net = perceptron()
+    given = {"iterators": [net.parameters()], "one group": {"params": net.parameters()}, "one tensor": net[0].weight}
+    with pytest.raises(TypeError, match="give the model, its parameters, or a list of groups"):
+        getattr(presets, preset)(given[kind])

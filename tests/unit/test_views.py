@@ -483,3 +483,22 @@ def build(space, shape):
 def test_refusals_say_what_to_write(make, message):
     with pytest.raises(ConstraintError, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize("slack", [True, False])
+@pytest.mark.parametrize("word", ["L", "BAOAB"])
+def test_kernels_with_and_without_views_share_a_group(word, slack):
+    """In channels_last a 1×1 kernel's rows are a view of its memory, a 3×3 kernel's are a copy."""
+    runs = []
+    for memory in FORMATS.values():
+        net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 5, 1, bias=False)).double()
+        space = Sphere(1.0, slack=slack, view="conv")
+        with torch.no_grad():
+            for key, p in enumerate(net.parameters()):
+                p.copy_(on_manifold(space, p.shape, key))
+        net.to(memory_format=memory)
+        params = list(net.parameters())
+        opt = move(params, space, word, [numbers(*p.shape, key=3) for p in params], steps=3)
+        runs.append(contents(opt, params))
+    for a, b in zip(*runs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)

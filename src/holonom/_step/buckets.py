@@ -48,7 +48,7 @@ class Bucket:
         self._kept_in: list[tuple[State, str]] = []
         self._memory: list[list[Any]] = []
         self._views: list[Phase] = []
-        self._copied = True  # positions of some views are copies
+        self._copied = list(range(len(params)))  # whose views' positions are copies
         self._parts: dict[tuple[bool, ...], Bucket] = {}
         self._layouts: dict[tuple[int, bool], Layout] = {}
         many, on_host = len(params) > 1, self.device.type == "cpu"
@@ -98,7 +98,7 @@ class Bucket:
             (s, name) for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream"
         ]
         self._memory, self._views, self.kept = self._locate(), [], {}
-        self._copied = not all(self.space.is_view(p) for p in self.params)
+        self._copied = [i for i, p in enumerate(self.params) if not self.space.is_view(p)]
         return True
 
     def _locate(self) -> list[list[Any]]:
@@ -181,9 +181,8 @@ class Bucket:
                 before = [self._join(olds)] if self._joins else olds
                 news = tuple(torch.where(skip.to(x.device), old, x) for old, x in zip(before, news, strict=True))
             copy_(olds, self._split(news[0]) if self._joins else news)
-        if self._copied:
-            for p, view in zip(self.params, views, strict=True):
-                self.space.write_(p.detach(), view.q)
+        for i in self._copied:
+            self.space.write_(self.params[i].detach(), views[i].q)
 
     def forces(self, gradients: Sequence[Tensor], sign: float, decay: Scalar) -> list[Tensor]:
         """±∇L + λq at the positions before the step; gradients are never written."""

@@ -45,13 +45,26 @@ def replica_dims(params: list[Tensor], seed: Any) -> int:
 
 def refuse_replicas(given: Iterable[Any], seed: Any = None) -> list[Any]:
     """The parameters or groups as a list; raises if they are an ensemble's and no seeds say what its replicas are."""
-    params = list(given)
+    wrong = given if isinstance(given, (Tensor, dict)) else None
+    params = [] if wrong is not None else [_with_a_list(item) if isinstance(item, dict) else item for item in given]
+    wrong = next((item for item in params if not isinstance(item, (Tensor, tuple, dict))), wrong)
+    if wrong is not None:
+        raise TypeError(
+            f"give the model, its parameters, or a list of groups, dicts with 'params'; got {type(wrong).__name__}"
+            + ("" if wrong is given else " in a list")
+        )
     if not isinstance(seed, Tensor) and ensemble_of(params) is not None:
         raise PartitionError(
             "these are parameters of an Ensemble: give the ensemble itself, so that every replica has its own noise, "
             "thermostat and constraint (or holonom.Langevin(groups, …, seed=ensemble.seeds))"
         )
     return params
+
+
+def _with_a_list(group: dict[str, Any]) -> dict[str, Any]:
+    """The group, its parameters as a list: an iterator can be read only once."""
+    own = group.get("params", ())
+    return {**group, "params": [own] if isinstance(own, Tensor) else list(own)}
 
 
 def warn_averaged(group: dict[str, Any]) -> None:
