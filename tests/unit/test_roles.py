@@ -5,12 +5,13 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 
-from holonom import Ensemble, Langevin, partition, presets
+from holonom import Ensemble, Langevin, init_, partition, presets
 from holonom.constraints import Circle, Orthogonal, Sphere, View
 from holonom.errors import ConstraintError, PartitionError
 from holonom.models import Generator, TransformerLM, VisionTransformer, cnn, mlp, resnet34, tiny_resnet, vgg11
-from holonom.partitions import ROLES, embeddings, hidden, locate, output, role, weights
+from holonom.partitions import ROLES, embeddings, hidden, locate, named, output, role, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:weights that did not satisfy")
 
@@ -507,3 +508,83 @@ def test_layers_that_are_no_choice_are_refused() -> None:
 def test_a_layer_alone_has_the_same_role_in_an_ensemble():
     alone, replicas = nn.Linear(3, 4), Ensemble(lambda: nn.Linear(3, 4), 2, seed=0)
     assert [p.role for p in locate(replicas)] == [p.role for p in locate(alone)]
+
+
+# ── weights that are made of other tensors, frozen, or lie beside layers ──
+
+MADE = {  # of other tensors, the names of those that are matrices
+    "parametrized weight_norm": (parametrizations.weight_norm, "1.parametrizations.weight.original1"),
+    "parametrized orthogonal": (parametrizations.orthogonal, "1.parametrizations.weight.original"),
+    "pruned": (lambda layer: prune.l1_unstructured(layer, "weight", 0.3), "1.weight_orig"),
+    "spectral_norm": (nn.utils.spectral_norm, "1.weight_orig"),
+}
+
+
+@pytest.mark.parametrize("case", MADE)
+@pytest.mark.parametrize("layer", [lambda: nn.Linear(4, 4), lambda: nn.Conv2d(4, 4, 2)], ids=["linear", "convolution"])
+def test_what_a_weight_is_made_of_is_not_constrained_in_its_place(case: str, layer) -> None:
+    make, name = MADE[case]
+    model = nn.Sequential(nn.Linear(4, 4), make(layer()), nn.Linear(4, 4))
+    places = {place.name: place for place in locate(model)}
+    assert places["1.bias"].layer == places[name].layer == 1
+    assert places[name].role == ("feed-forward" if isinstance(model[1], nn.Linear) else "convolution")
+    before = {k: p.clone() for k, p in model.named_parameters()}
+    for build in (
+        presets.o_cola_ud,
+        presets.s_cola_od,
+        lambda model: partition(model, {weights: {"constraint": Circle(1.0)}, "rest": {}}),
+    ):
+        with pytest.raises(PartitionError, match=f"'{name}'.* would hold for this tensor, not for"):
+            build(model)
+    assert all(torch.equal(p, before[k]) for k, p in model.named_parameters())
+    free = presets.c_cola_od(model, roles={name: "other"})
+    assert constrained(free) == {"0.weight", "2.weight"}
+
+
+def test_gates_of_a_parametrized_lstm_are_blocks() -> None:
+    found = {p.name: p for p in locate(parametrizations.weight_norm(nn.LSTM(3, 4), "weight_hh_l0"))}
+    direction, length = (found[f"parametrizations.weight_hh_l0.original{i}"] for i in (1, 0))
+    assert (direction.role, direction.blocks) == ("recurrent", 4)
+    assert length.role == "bias"
+
+
+@pytest.mark.parametrize("preset", [presets.o_cola_ud, presets.c_cola_od, presets.s_cola_ud])
+def test_presets_leave_frozen_weights_alone(preset) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    with torch.no_grad():
+        model[1].weight.mul_(9)
+    model[1].requires_grad_(False)
+    before = model[1].weight.clone()
+    optimizer = preset(model)
+    assert torch.equal(model[1].weight, before)
+    assert "2.weight" in constrained(optimizer)
+    assert "1.weight" not in constrained(optimizer)
+    with pytest.raises(PartitionError, match="& trained claims none"):
+        preset(model.requires_grad_(False))
+
+
+class Experts(nn.Module):
+    """Stacked experts beside layers: registered first, used in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs = nn.Linear(3, 4)
+        self.router = nn.Linear(4, 2)
+        self.stacked = nn.Parameter(torch.randn(2, 4, 4))
+        self.head = nn.Linear(4, 3)
+
+
+def test_weights_beside_layers_are_not_the_first_layer() -> None:
+    model = Experts()
+    assert {place.name for place in locate(model) if place.reads_input} == {"inputs.weight", "inputs.bias"}
+    with pytest.raises(PartitionError, match=r"'stacked' .*Orthogonal\(view='batch'\)"):
+        presets.o_cola_ud(model)
+    rules = {
+        weights & hidden & ~named("stacked"): {"constraint": Orthogonal()},
+        "stacked": {"constraint": Orthogonal("batch")},
+        "rest": {},
+    }
+    init_(groups := partition(model, rules, verbose=False))
+    assert constrained(Langevin(groups, 0.1)) == {"router.weight", "stacked"}
+    assert all(is_orthogonal(matrix) for matrix in model.stacked)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..constraints import Constraint, Orthogonal
+from ..constraints import Constraint, Free, Orthogonal
 from ..constraints.views import Viewed
 from ..ensemble.known import refuse_replicas
 from ..errors import PartitionError
@@ -23,6 +23,9 @@ MATRICES = weights & ~embeddings & ~positions & ~role("other")
 _MAPS = (
     role("attention") | role("feed-forward") | role("convolution") | role("transposed convolution") | role("recurrent")
 )
+trained = Selector(lambda place: place.parameter.requires_grad, "trained")
+"""No preset moves frozen weights onto a manifold."""
+
 ORTHOGONAL = {"hidden": weights & hidden & _MAPS, "all": weights & (_MAPS | role("head"))}
 """What o-CoLA constrains."""
 
@@ -64,7 +67,7 @@ def constrain_matrices(
         if isinstance(radius, Sequence):
             raise PartitionError("a radius per layer needs a model; with parameter groups set 'constraint' per group")
         return _constrain_given(model, make(radius))
-    chosen = _chosen(layers, {"all": MATRICES})
+    chosen = _chosen(layers, {"all": MATRICES}) & trained
     places = locate(model, roles, blocks)
     numbers = list(dict.fromkeys(place.layer for place in places if chosen(place)))
     radii = list(radius) if isinstance(radius, Sequence) else [radius] * len(numbers)
@@ -82,13 +85,13 @@ def constrain_orthogonal(
     model: Trainable, layers: Any = "hidden", roles: Roles | None = None, blocks: Blocks | None = None
 ) -> Groups:
     """Orthogonal matrices and kernels in the layers chosen; one group for everything else."""
-    chosen = _chosen(layers, ORTHOGONAL)
+    chosen = _chosen(layers, ORTHOGONAL) & trained
     if not isinstance(model, nn.Module):
         _refuse_without_model(not isinstance(layers, str), roles, blocks)
         return _constrain_given(model, Orthogonal())
     places = locate(model, roles, blocks)
     if not any(chosen(place) for place in places):
-        if layers == "hidden":
+        if layers == "hidden" and not any(ORTHOGONAL["hidden"](place) for place in places):
             raise PartitionError(
                 "the model has no hidden weights between its first and last layer to constrain; pass layers='all'"
             )
@@ -115,6 +118,13 @@ def _refuse_without_model(chosen: bool, roles: Roles | None, blocks: Blocks | No
 
 def in_place(space: Any, place: Place) -> Any:
     """The space with the view of a parameter, if its view is "auto"."""
+    if not place.direct and space is not None and not isinstance(space, Free):
+        raise PartitionError(
+            f"{place.name!r}: {space!r} would hold for this tensor, not for what a parametrization makes of it, which "
+            f"is what {type(place.module).__name__} uses. Remove the parametrization, for instance by "
+            f"torch.nn.utils.parametrize.remove_parametrizations, or leave the tensor free: "
+            f"roles={{{place.name!r}: 'other'}} in a preset, a rule without a constraint in holonom.partition"
+        )
     if isinstance(space, Viewed) and space.block_view == "auto" and place.ndim >= 2:
         return space.with_view(view_of(place), place.parameter.ndim)
     return space

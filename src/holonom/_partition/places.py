@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..constraints.views import View
 from ..errors import PartitionError
@@ -25,6 +26,7 @@ from .roles import (
     is_named_head,
     is_transposed,
     is_transposed_linear,
+    own_parameters,
     role_of,
 )
 
@@ -51,6 +53,7 @@ class Place:
         blocks: matrices packed along its outputs (queries, keys and values; the gates of an LSTM; groups).
         reads_input: it belongs to an embedding, or to the first layer, unless that is attention or recurrent.
         gives_output: it belongs to a head.
+        direct: it is the tensor that its module uses, not one that a parametrization makes that tensor of.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Place:
     blocks: int = 1
     reads_input: bool = False
     gives_output: bool = False
+    direct: bool = True
 
     @property
     def ndim(self) -> int:
@@ -96,8 +100,8 @@ def view_of(place: Place) -> View:
         raise PartitionError(
             f"{place.name!r} of shape {tuple(shape)} has more than two dimensions and its module "
             f"{type(place.module).__name__} does not say how to read them. Write roles={{{place.name!r}: "
-            f"'convolution'}} for (out, in, …), roles={{{place.name!r}: 'other'}} to leave it free, or give it a group "
-            f"with a constraint whose view is a View"
+            f"'convolution'}} for (out, in, …), roles={{{place.name!r}: 'other'}} to leave it free, or claim it by a "
+            f"rule of holonom.partition with a view of its own, such as Orthogonal(view='batch') for stacked matrices"
         )
     return View(place.batch_dims + (0 if known else ones), 0, place.blocks)
 
@@ -108,6 +112,8 @@ class _Found:
     parameter: nn.Parameter
     owners: list[Line]
     role: str
+    tensor: str  # the name of the module's tensor
+    direct: bool
     layer: int = 0
     claimed: bool = False  # the role is the user's
 
@@ -136,6 +142,7 @@ def locate(model: nn.Module, roles: Roles | None = None, blocks: Blocks | None =
     kinds: dict[int, _Found] = {}  # of every layer, its first weight
     for one in matrices:
         kinds.setdefault(one.layer, one)
+    first = _first_layer(list(kinds.values()))
     layers = 1 + max((one.layer for one in found), default=0)
     places = []
     for one in found:
@@ -145,8 +152,8 @@ def locate(model: nn.Module, roles: Roles | None = None, blocks: Blocks | None =
             Place(
                 one.name, one.parameter, one.line[-1].module, one.layer, layers, batch_dims, one.role,
                 _blocks(one, shape, blocks or {}),
-                reads_input=one.role == "position" or (layer is not None and _reads_input(layer, inside)),
-                gives_output=layer is not None and _gives_output(one, layer, layers),
+                reads_input=one.role == "position" or (layer is not None and _reads_input(layer, first, inside)),
+                gives_output=layer is not None and _gives_output(one, layer, layers), direct=one.direct,
             )
         )  # fmt: skip
     return places
@@ -160,16 +167,20 @@ def _find(model: nn.Module, batch_dims: int, roles: Roles) -> tuple[list[_Found]
     outermost = getattr(model, "template", model) if batch_dims else model  # an ensemble holds its model's parameters
     for prefix, module in model.named_modules():
         parent, _, name = prefix.rpartition(".")
+        if prefix and (
+            parent not in lines or (name == "parametrizations" and is_parametrized(lines[parent][-1].module))
+        ):
+            continue  # its parameters are the parametrized module's
         step = Step(name, prefix, module if prefix else outermost)
         line = lines[prefix] = (*(lines[parent] if prefix else ()), step)
         new: list[_Found] = []
-        for full, p in module.named_parameters(prefix, recurse=False):
+        for full, tensor, p, direct in own_parameters(module, prefix):
             if id(p) in found:
                 found[id(p)].owners.append(line)
             else:
                 own = next((role for pattern, role in roles.items() if fnmatchcase(full, pattern)), None)
-                role = own or role_of(line, full.rpartition(".")[2], p.shape[batch_dims:])
-                found[id(p)] = _Found(full, p, [line], role, claimed=own is not None)
+                role = own or role_of(line, tensor, p.shape[batch_dims:], direct)
+                found[id(p)] = _Found(full, p, [line], role, tensor, direct, claimed=own is not None)
                 new.append(found[id(p)])
             if p.ndim - batch_dims >= 2 and found[id(p)].role not in LAYERLESS:
                 last = prefix
@@ -190,10 +201,17 @@ def _head_or(one: _Found, inside: set[str], last: str) -> str:
     return "head" if is_last or is_named_head(one.line) else one.role
 
 
-def _reads_input(layer: _Found, inside: set[str]) -> bool:
+def _first_layer(layers: list[_Found]) -> int:
+    """The first one. A module's own weights come before those of the layers inside it, whatever the order they are
+    used in, so that such a module is not the first."""
+    outer = {step.prefix for one in layers for step in one.line[:-1]}
+    return next((one.layer for one in layers if one.line[-1].prefix not in outer), 0)
+
+
+def _reads_input(layer: _Found, first: int, inside: set[str]) -> bool:
     if layer.role in ("embedding", "tied head"):
         return True
-    return layer.layer == 0 and layer.role not in ("attention", "recurrent") and not is_inside(layer.line, inside)
+    return layer.layer == first and layer.role not in ("attention", "recurrent") and not is_inside(layer.line, inside)
 
 
 def _gives_output(one: _Found, layer: _Found, layers: int) -> bool:
@@ -206,7 +224,7 @@ def _blocks(one: _Found, shape: tuple[int, ...], given: Blocks) -> int:
         return 1
     count = next((n for pattern, n in given.items() if fnmatchcase(one.name, pattern)), None)
     if count is None:
-        return blocks_of(one.line, one.name.rpartition(".")[2], shape)
+        return blocks_of(one.line, one.tensor, shape)
     module = one.line[-1].module
     outputs = shape[1 if is_transposed_linear(module) or isinstance(module, TRANSPOSED) else 0]
     if outputs % count:

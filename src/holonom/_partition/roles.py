@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import PartitionError
 
@@ -64,7 +65,7 @@ class Step(NamedTuple):
 
     @property
     def kind(self) -> str:
-        return type(self.module).__name__
+        return kind_of(self.module)
 
     def says(self) -> str | None:
         """The role that this module gives to linear maps inside it."""
@@ -77,6 +78,33 @@ class Step(NamedTuple):
 
 Line = tuple[Step, ...]
 """The modules around a parameter, from the model to the one that owns it."""
+
+
+class Own(NamedTuple):
+    """A parameter of a module: its full name, the name of the tensor it makes up, itself, whether it is that tensor."""
+
+    name: str
+    tensor: str
+    parameter: nn.Parameter
+    direct: bool
+
+
+def own_parameters(module: nn.Module, prefix: str) -> Iterator[Own]:
+    """A module's parameters, those of its parametrizations (:mod:`torch.nn.utils.parametrize`) among them."""
+    for name, p in module.named_parameters(prefix, recurse=False):
+        last = name.rpartition(".")[2]
+        tensor = last.rpartition("_")[0]  # weight_g and weight_v, which the older weight_norm makes a weight of
+        made = tensor not in module._parameters and isinstance(vars(module).get(tensor), Tensor)
+        yield Own(name, tensor if made else last, p, not made)
+    if is_parametrized(module):
+        for tensor, made_of in module.parametrizations.items():  # type: ignore[union-attr,operator]
+            start = f"{prefix}.parametrizations.{tensor}".lstrip(".")
+            yield from (Own(name, tensor, p, False) for name, p in made_of.named_parameters(start))
+
+
+def kind_of(module: nn.Module) -> str:
+    """The name of a module's class, without what parametrizations put in front."""
+    return type(module).__name__.removeprefix("Parametrized" if is_parametrized(module) else "")
 
 
 def check_patterns(roles: Mapping[str, str], blocks: Mapping[str, int], names: Sequence[str]) -> None:
@@ -98,8 +126,9 @@ def check_role(role: str) -> None:
         raise PartitionError(f"there is no role {role!r}; roles are {', '.join(map(repr, ROLES))}")
 
 
-def role_of(line: Line, name: str, shape: Sequence[int]) -> str:
-    """The role of a parameter by the modules around it; heads and ties are found later. ``name`` is its last part."""
+def role_of(line: Line, name: str, shape: Sequence[int], direct: bool = True) -> str:
+    """The role of a parameter by the modules around it; heads and ties are found later. ``name`` is its last part, or
+    that of the tensor that it makes up with others, if it is not ``direct``."""
     owner = line[-1]
     if is_norm(owner.module):
         return "norm"
@@ -108,7 +137,7 @@ def role_of(line: Line, name: str, shape: Sequence[int]) -> str:
     bare = not isinstance(owner.module, KNOWN) and not is_transposed_linear(owner.module)
     if bare and (_POSITION.search(name) or _TOKEN.search(name) or "Position" in owner.kind):
         return "position"
-    if len(shape) < 2 or (bare and sum(size > 1 for size in shape) < 2):
+    if len(shape) < 2 or ((bare or not direct) and sum(size > 1 for size in shape) < 2):
         return "bias"
     if isinstance(owner.module, RECURRENT):
         return "recurrent"
@@ -129,7 +158,7 @@ def is_norm(module: nn.Module) -> bool:
 
 def is_transposed_linear(module: nn.Module) -> bool:
     """Whether it is the ``Conv1D`` of GPT-2 in transformers, a linear map whose weight is (in, out)."""
-    return type(module).__name__ == "Conv1D"
+    return kind_of(module) == "Conv1D"
 
 
 def is_transposed(module: nn.Module) -> bool:
