@@ -77,8 +77,8 @@ def partition(
         blocks: name patterns and how many matrices are packed along the outputs of what they match.
         verbose: print what went where.
     """
-    pairs = list(rules.items()) if isinstance(rules, Mapping) else list(rules)
     places = locate(model, roles, blocks)
+    pairs = _pairs(rules)
     claimed: dict[str, list[int]] = {place.name: [] for place in places}
     for number, (key, _) in enumerate(pairs):
         if not _is_rest(key):
@@ -101,11 +101,19 @@ def partition(
     for number, (key, options) in enumerate(pairs):
         own = [place for place in places if claimed[place.name] == [number]]
         groups += _by_view(own, {"name": _name(number, key), **options})
-        if verbose:
-            _show(number, key, own, options)
-    for group, name in zip(groups, unique([group["name"] for group in groups]), strict=True):
+    for number, (group, name) in enumerate(zip(groups, unique([group["name"] for group in groups]), strict=True)):
         group["name"] = name
+        if verbose:
+            _show(number, group)
     return groups
+
+
+def _pairs(rules: Rules) -> list[tuple[Any, Mapping[str, Any]]]:
+    pairs = list(rules.items() if isinstance(rules, Mapping) else rules or ())
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Mapping):
+            raise PartitionError(f"a rule is a selector and a dict of options, such as weights: {{}}; got {pair!r}")
+    return pairs
 
 
 def _by_view(places: list[Place], options: Mapping[str, Any]) -> Groups:
@@ -153,9 +161,9 @@ def _label(key: Any) -> str:
     return repr(as_selector(key))
 
 
-def _show(number: int, key: Any, places: list[Place], options: Mapping[str, Any]) -> None:
-    count = sum(place.parameter.numel() for place in places)
-    chosen = ", ".join(f"{key}={value}" for key, value in options.items()) or "defaults"
-    print(f"group {number} ({_label(key)}): {len(places)} tensors, {count:,} parameters; {chosen}")
-    for place in places:
-        print(f"    {place.name:<40} {'×'.join(map(str, place.parameter.shape)) or 'scalar'}")
+def _show(number: int, group: Mapping[str, Any]) -> None:
+    count = sum(p.numel() for _, p in group["params"])
+    chosen = ", ".join(f"{key}={value}" for key, value in group.items() if key not in ("params", "name")) or "defaults"
+    print(f"group {number} ({group['name']}): {len(group['params'])} tensors, {count:,} parameters; {chosen}")
+    for name, p in group["params"]:
+        print(f"    {name:<40} {'×'.join(map(str, p.shape)) or 'scalar'}")

@@ -133,3 +133,39 @@ def test_selectors_in_messages() -> None:
         partition(model(), {weights & hidden: {}, nn.Linear: {}, "rest": {}}, verbose=False)
     assert weights.__doc__ is not None
     assert weights.__doc__.startswith("Weight matrices")
+
+
+def test_labels_say_what_a_selector_is() -> None:
+    assert repr(~(weights & hidden)) == "~(weights & hidden)"
+    assert repr(~(weights | hidden)) == "~(weights | hidden)"
+    assert repr(~weights & hidden) == "~weights & hidden"
+
+
+def test_a_union_of_module_types_is_a_selector() -> None:
+    model = nn.Sequential(nn.Conv1d(1, 2, 2), nn.LayerNorm(2), nn.Linear(2, 2))
+    groups = partition(model, {nn.Linear | nn.Conv1d: {}, "rest": {}}, verbose=False)
+    assert groups[0]["name"] == "Linear | Conv1d"
+    assert [name for name, _ in groups[1]["params"]] == ["1.weight", "1.bias"]
+
+
+def test_what_is_printed_are_the_optimizers_groups(capsys) -> None:
+    model = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Linear(2, 2))
+    groups = partition(model, {weights: {"constraint": Orthogonal()}, biases: {"lr": 0.3}})
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("group")]
+    assert len(shown) == len(groups) == 3
+    assert shown[1].startswith("group 1 (weights (2)): 1 tensors, 4 parameters; constraint=Orthogonal(view=None")
+    assert shown[2] == "group 2 (biases): 2 tensors, 4 parameters; lr=0.3"
+
+
+@pytest.mark.parametrize("rules", [[weights, biases], {weights: None, "rest": {}}, [(weights, {}, 1)]], ids=str)
+def test_rules_that_are_no_pairs_are_refused(rules) -> None:
+    with pytest.raises(PartitionError, match="a rule is a selector and a dict of options"):
+        partition(nn.Linear(2, 2), rules)
+
+
+def test_partition_wants_a_model_and_dicts() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="give the model itself, not a generator"):
+        partition(model.parameters(), {weights: {}})
+    with pytest.raises(TypeError, match="roles must be a dict"):
+        partition(model, {weights: {}, "rest": {}}, roles=["attention"])

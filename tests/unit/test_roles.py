@@ -588,3 +588,10 @@ def test_weights_beside_layers_are_not_the_first_layer() -> None:
     init_(groups := partition(model, rules, verbose=False))
     assert constrained(Langevin(groups, 0.1)) == {"router.weight", "stacked"}
     assert all(is_orthogonal(matrix) for matrix in model.stacked)
+
+
+@pytest.mark.parametrize("layers", [nn.Linear, hidden, named("1.*"), lambda place: place.layer == 1])
+def test_layers_of_a_preset_never_means_biases(layers) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    for preset in (presets.o_cola_ud, presets.c_cola_od, presets.s_cola_ud):
+        assert not any("bias" in name for name in constrained(preset(model, layers=layers)))

@@ -108,7 +108,7 @@ def _chosen(layers: Any, named: Mapping[str, Selector]) -> Selector:
     if isinstance(layers, str) and layers not in named:
         known = " or ".join(map(repr, named))
         raise ValueError(f"layers must be {known}, or a selector such as weights & ~first, got {layers!r}")
-    return named[layers] if isinstance(layers, str) else as_selector(layers)
+    return named[layers] if isinstance(layers, str) else as_selector(layers) & weights
 
 
 def _refuse_without_model(chosen: bool, roles: Roles | None, blocks: Blocks | None) -> None:

@@ -130,6 +130,11 @@ def locate(model: nn.Module, roles: Roles | None = None, blocks: Blocks | None =
         roles: name patterns and the roles of what they match, before all rules; the first that matches decides.
         blocks: name patterns and how many matrices are packed along the outputs of what they match.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"roles and layers are a model's: give the model itself, not a {type(model).__name__}")
+    for argument, given in (("roles", roles), ("blocks", blocks)):
+        if not isinstance(given or {}, Mapping):
+            raise TypeError(f"{argument} must be a dict from name patterns, got {given!r}")
     batch_dims = getattr(model, "batch_dims", 0)
     found, last = _find(model, batch_dims, roles or {})
     check_patterns(roles or {}, blocks or {}, [one.name for one in found])

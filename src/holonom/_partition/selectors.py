@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from torch import nn
 
@@ -43,7 +44,7 @@ class Selector:
         return _joined(other, self, "|")
 
     def __invert__(self) -> Selector:
-        return Selector(lambda place: not self(place), f"~{_in_parentheses(self)}")
+        return Selector(lambda place: not self(place), f"~{_in_parentheses(self, '&', '|')}")
 
     def __bool__(self) -> bool:
         raise TypeError(f"selector {self!r} has no truth value; write &, | and ~ instead of and, or and not")
@@ -60,7 +61,8 @@ def as_selector(key: Any) -> Selector:
         return named(key)
     if isinstance(key, type):
         return of_type(key)
-    if isinstance(key, tuple):
+    if isinstance(key, (tuple, UnionType)):
+        key = get_args(key) if isinstance(key, UnionType) else key  # nn.Linear | nn.Conv2d
         parts = [as_selector(one) for one in key]
         return Selector(lambda place: any(part(place) for part in parts), " | ".join(map(repr, parts)))
     if callable(key):
@@ -72,13 +74,14 @@ def as_selector(key: Any) -> Selector:
 
 def _joined(left: Any, right: Any, sign: str) -> Selector:
     a, b = as_selector(left), as_selector(right)
-    label = f" {sign} ".join(_in_parentheses(one) if sign == "&" else repr(one) for one in (a, b))
+    label = f" {sign} ".join(_in_parentheses(one, "|") if sign == "&" else repr(one) for one in (a, b))
     join = all if sign == "&" else any
     return Selector(lambda place: join(one(place) for one in (a, b)), label)
 
 
-def _in_parentheses(selector: Selector) -> str:
-    return f"({selector!r})" if " | " in repr(selector) else repr(selector)
+def _in_parentheses(selector: Selector, *signs: str) -> str:
+    """The label, in parentheses if it has one of these signs."""
+    return f"({selector!r})" if any(f" {sign} " in repr(selector) for sign in signs) else repr(selector)
 
 
 def _selector(claims: Callable[[Place], bool]) -> Selector:

@@ -45,7 +45,7 @@ def replica_dims(params: list[Tensor], seed: Any) -> int:
 
 def refuse_replicas(given: Iterable[Any], seed: Any = None) -> list[Any]:
     """The parameters or groups as a list; raises if they are an ensemble's and no seeds say what its replicas are."""
-    wrong = given if isinstance(given, (Tensor, dict)) else None
+    wrong = given if isinstance(given, (Tensor, dict, type)) else None
     params = [] if wrong is not None else [_with_a_list(item) if isinstance(item, dict) else item for item in given]
     wrong = next((item for item in params if not isinstance(item, (Tensor, tuple, dict))), wrong)
     if wrong is not None:
