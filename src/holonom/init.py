@@ -53,7 +53,8 @@ def orthogonal_(weight: Tensor, view: View | str | None = "auto", generator: tor
     space = Orthogonal(view)
     space.check(weight, "the weight")
     block = space.matrices(weight)
-    flat = torch.empty_like(block).reshape(-1, *block.shape[-2:])
+    precision = torch.promote_types(block.dtype, torch.float32)  # torch has no QR in half precision
+    flat = torch.empty_like(block, dtype=precision).reshape(-1, *block.shape[-2:])
     for matrix in flat:
         nn.init.orthogonal_(matrix, generator=generator)
     space.write_(weight, flat.reshape(block.shape))

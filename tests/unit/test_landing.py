@@ -52,7 +52,7 @@ def test_circle_lands_strictly_inside():
     close(array(p), [0.0, 0.3, -0.9985, 0.999, -0.999], 1e-15)
     assert said == [
         "weights that did not satisfy their constraint were moved to the nearest point that does "
-        "(Circle: 2 of 5 by up to 6, in parameter 0). holonom.init_(groups) starts on the manifold."
+        "(Circle: 2 of 5 by up to 6, in parameter 0). holonom.init_ starts on the manifold."
     ]
     p.grad = torch.ones_like(p)
     optimizer.step()

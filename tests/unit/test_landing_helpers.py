@@ -150,3 +150,33 @@ def test_parameters_without_names_are_not_guessed():
         holonom.project_(nn.Sequential(first, second), like=Langevin(groups, 0.1))
     with pytest.raises(ValueError, match="shapes are not the module's"):
         holonom.project_(nn.Linear(2, 2), like=Langevin(first.parameters(), 0.1, constraint=Circle(5.0)))
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+@pytest.mark.parametrize("preset", ["o_cola_ud", "s_cola_ud", "c_cola_od"])
+def test_weights_of_a_preset_are_drawn_through_its_optimizer(preset):
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    opt = getattr(holonom.presets, preset)(net)
+    before = net[1].weight.clone(), net[1].bias.clone()
+    holonom.init_(opt)
+    drawn = net[1].weight.clone()
+    assert not torch.equal(drawn, before[0])
+    assert torch.equal(net[1].bias, before[1])
+    net(torch.ones(4)).sum().backward()
+    opt.step()
+    assert max(opt.residuals()) < 1e-6
+    assert 0 < (net[1].weight - drawn).abs().max() < 0.2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_orthogonal_weights_are_drawn_in_half_precision(dtype):
+    q = nn.Parameter(torch.zeros(5, 3, dtype=dtype))
+    holonom.init_([{"params": [q], "constraint": Orthogonal()}])
+    assert (q.float().T @ q.float() - torch.eye(3)).abs().max() < 4 * torch.finfo(dtype).eps
+
+
+def test_an_optimizer_is_no_list_of_groups():
+    opt = Langevin([nn.Parameter(torch.ones(2))], 0.1)
+    with pytest.raises(TypeError, match="project_ takes groups, got Langevin"):
+        holonom.project_(opt)

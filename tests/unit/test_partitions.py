@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from holonom import Langevin, partition
+from holonom.constraints import Orthogonal
 from holonom.errors import PartitionError
 from holonom.partitions import biases, first, hidden, locate, named, norms, of_type, output, role, weights
 

@@ -64,7 +64,7 @@ def project_(target: nn.Module | Iterable[dict[str, Any]], like: Langevin | None
 
 
 @torch.no_grad()
-def init_(groups: Iterable[dict[str, Any]], generator: torch.Generator | None = None) -> None:
+def init_(groups: Iterable[dict[str, Any]] | Langevin, generator: torch.Generator | None = None) -> None:
     """Draw initial weights on their manifolds, for every group with a constraint.
 
     Uniform on circles and spheres (:func:`holonom.init.circle_`, :func:`holonom.init.sphere_`), Haar on orthogonal
@@ -76,10 +76,11 @@ def init_(groups: Iterable[dict[str, Any]], generator: torch.Generator | None = 
     >>> optimizer = holonom.Langevin(groups, lr=0.1)
 
     Args:
-        groups: as given to an optimizer, dicts with ``params`` and ``constraint``.
+        groups: as given to an optimizer, dicts with ``params`` and ``constraint``; or an optimizer that has taken no
+            step, such as a preset's.
         generator: what to draw from; torch's default one if None.
     """
-    places = _constrained(groups, "init_")
+    places = _constrained(_groups_of(groups) if hasattr(groups, "_spaces") else groups, "init_")
     for space, params, names in places:
         if not isinstance(space, (Circle, Sphere, Orthogonal)):
             raise ConstraintError(
@@ -98,8 +99,27 @@ def init_(groups: Iterable[dict[str, Any]], generator: torch.Generator | None = 
         p.copy_(drawn)
 
 
+def _groups_of(optimizer: Langevin) -> list[dict[str, Any]]:
+    """An optimizer's groups as they were given, with constraints instead of their texts."""
+    return [
+        {
+            "params": list(zip(group["param_names"], group["params"], strict=True))
+            if group.get("param_names")
+            else group["params"],
+            "constraint": optimizer._spaces[group["params"][0]],
+        }
+        for group in optimizer.param_groups
+        if group["params"]
+    ]
+
+
 def _constrained(groups: Iterable[dict[str, Any]], caller: str) -> list[Place]:
     """Every parameter of every group with a constraint."""
+    if hasattr(groups, "param_groups"):
+        raise TypeError(
+            f"{caller} takes groups, got {type(groups).__name__}; a Langevin optimizer moves its own weights: "
+            f"optimizer.project_()"
+        )
     places: list[Place] = []
     for number, group in enumerate([groups] if isinstance(groups, dict) else groups):
         if not isinstance(group, dict) or "params" not in group:

@@ -238,9 +238,7 @@ def warn_landed(landings: Landings, most: int = 4) -> None:
     frozen = (
         f" {still:,} are frozen (requires_grad=False): to leave them alone, give them no constraint." if still else ""
     )
-    advice = (
-        " holonom.init_(groups) starts on the manifold." if any(space.has_initialiser for space, *_ in moved) else ""
-    )
+    advice = " holonom.init_ starts on the manifold." if any(space.has_initialiser for space, *_ in moved) else ""
     warnings.warn(
         "weights that did not satisfy their constraint were moved to the nearest point that does ("
         + "; ".join(parts)
