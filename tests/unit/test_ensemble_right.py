@@ -426,3 +426,21 @@ def test_errors_of_the_model_itself_stay_as_they_are():
     assert not isinstance(caught.value, EnsembleError)
     with pytest.raises(EnsembleError, match="the loss, or a gradient, cannot be run"):
         ensemble.losses(lambda o, t: (o - t).sum() if float(o.sum()) > 0 else o.sum(), *batch())
+
+
+def test_a_model_is_no_function_that_builds_models():
+    model = nn.Linear(2, 3)
+    with pytest.raises(EnsembleError, match=r"give a function that builds a model, such as lambda: Linear"):
+        Ensemble(model, 3)
+    with pytest.raises(EnsembleError, match="returned the same model twice"):
+        Ensemble(lambda: model, 3, seed=0)
+    with pytest.raises(EnsembleError, match="takes a list of nn.Modules, got one Sequential"):
+        Ensemble.from_models(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    assert len(Ensemble.from_models(nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])).unstack()) == 2
+
+
+def test_an_ensemble_of_one_leaves_the_given_model_as_it_is():
+    model = nn.Linear(2, 3)
+    ensemble = Ensemble(lambda: model, 1, seed=0)
+    assert model.weight.shape == (3, 2)
+    assert torch.equal(ensemble.alone(0).weight, ensemble.weight[0])

@@ -69,6 +69,11 @@ class Ensemble(nn.Module):
         for name, value in (("replicas", replicas), ("repeats", repeats)):
             if not isinstance(value, int) or value < 1:
                 raise EnsembleError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if isinstance(make_model, nn.Module):
+            raise EnsembleError(
+                f"give a function that builds a model, such as lambda: {type(make_model).__name__}(…), not a model; "
+                f"models that exist already go into Ensemble.from_models([…])"
+            )
         if seed is None:
             refuse_ranks("Ensemble")
         self.seed_given = seed is not None
@@ -76,6 +81,8 @@ class Ensemble(nn.Module):
         numbers = [mix(number, first + i) >> 1 for i in range(replicas)]
         self._make_model = make_model
         models = [self._make(number) for number in numbers]
+        if len(set(map(id, models))) < len(models):
+            raise EnsembleError("make_model returned the same model twice; it must build a new one in every call")
         check_alike(models, "the models of make_model")
         check_mappable(models[0])
         self._adopt(models * repeats)
@@ -91,10 +98,12 @@ class Ensemble(nn.Module):
         The models must be alike in all but the contents of their tensors. ``seed`` and ``repeats`` are the
         constructor's; :attr:`seeds` then key the replicas' noise alone.
         """
-        given = list(models)
+        one = isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList)
+        given = [] if one else list(models)
         wrong = [type(model).__name__ for model in given if not isinstance(model, nn.Module)]
         if wrong or not given:
-            raise EnsembleError(f"from_models takes a list of nn.Modules, got {', '.join(wrong) or 'an empty one'}")
+            what = f"one {type(models).__name__}" if one else "an empty one"
+            raise EnsembleError(f"from_models takes a list of nn.Modules, got {', '.join(wrong) or what}")
         check_alike(given, "the models of from_models")
         source = iter(given)
         options = {} if seed is None else {"seed": seed}
@@ -117,12 +126,12 @@ class Ensemble(nn.Module):
         return model
 
     def _adopt(self, models: list[nn.Module]) -> None:
-        """Take over the first model's tree, its tensors replaced by stacks, and keep a copy to call."""
-        tree = models[0]
-        self._template = [copy.deepcopy(tree)]  # in a list: not a submodule of this one
+        """Take over a copy of the first model's tree, its tensors replaced by stacks, and keep the model to call."""
+        tree = copy.deepcopy(models[0])
+        self._template = models[:1]  # in a list: not a submodule of this one
         named = [tensors(model) for model in models]
-        stacks: dict[int, Tensor] = {}  # by the id of the first model's tensor, so that tied weights stay tied
-        for name, tensor in named[0].items():
+        stacks: dict[int, Tensor] = {}  # by the id of the tree's tensor, so that tied weights stay tied
+        for name, tensor in tensors(tree).items():
             if id(tensor) not in stacks:
                 stack = torch.stack([own[name].detach() for own in named])
                 is_parameter = isinstance(tensor, nn.Parameter)
