@@ -272,6 +272,12 @@ def o_cola_ud(
 
 def _build(model: Trainable, groups: Any, lr: Number, kind: type[Langevin] = Langevin, **options: Any) -> Langevin:
     """An ensemble's replicas draw their own noise and have thermostats of their own."""
+    chosen = [isinstance(group, dict) and "constraint" in group for group in groups] if isinstance(groups, list) else []
+    if "constraint" in options and chosen and all(chosen):
+        raise TypeError(
+            "constraint= would have no effect: every group of this method has its own; for other constraints give "
+            "holonom.partition's groups to Langevin, presets.sgld or presets.langevin"
+        )
     if not isinstance(model, Ensemble) or options.get("seed") is not None:
         given = groups if isinstance(model, nn.Module) else refuse_replicas(groups, options.get("seed"))
         return kind(given, lr, **options)

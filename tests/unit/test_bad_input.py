@@ -82,7 +82,7 @@ WEIGHTS = [  # space, shape or values, message
     (LevelSet(ring, batch_dims=2), (3,), "2 batch_dims, the shape is (3,)"),
     (LevelSet(twice), torch.tensor([0.6, 0.8]), "the Jacobian of twice is rank-deficient"),
     (LevelSet(ring), torch.zeros(2), "the Jacobian of ring is rank-deficient at the weights"),
-    (LevelSet(lambda q: ring(q) + 2, name="nothing"), (2,), "no nearest point with nothing(q) = 0 was found"),
+    (LevelSet(lambda q: ring(q) + 2, name="nothing"), (2,), "no nearest point that satisfies LevelSet(nothing, "),
     (LevelSet(lambda q: torch.cat([q, q])), (2,), "4 constraints on 2 parameters leave nothing"),
     (LevelSet(lambda q: q @ torch.ones(7)), (2,), "g could not be evaluated on a block of shape (2,)"),
     (LevelSet(lambda q: ring(q.mul_(2))), (2,), "it writes into its argument; let it return a new tensor"),

@@ -434,7 +434,7 @@ def test_a_model_is_no_function_that_builds_models():
         Ensemble(model, 3)
     with pytest.raises(EnsembleError, match="returned the same model twice"):
         Ensemble(lambda: model, 3, seed=0)
-    with pytest.raises(EnsembleError, match="takes a list of nn.Modules, got one Sequential"):
+    with pytest.raises(EnsembleError, match=r"takes a list of nn\.Modules, got one Sequential"):
         Ensemble.from_models(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
     assert len(Ensemble.from_models(nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])).unstack()) == 2
 

@@ -95,6 +95,8 @@ def test_degrees_of_freedom_are_the_weights_less_the_equalities():
     ("make", "said"),
     [
         (LevelSet, "give a function g"),
+        (lambda: LevelSet(3), "give a function g"),
+        (lambda: LevelSet(total, inequalities=0.0), "give a function g"),
         (lambda: LevelSet(total, slack=True, inequalities=below_zero), "slack=True makes g an inequality"),
         (lambda: LevelSet(slack=True, inequalities=below_zero), "slack=True makes g an inequality"),
     ],
@@ -108,8 +110,9 @@ def test_options_that_contradict_each_other(make, said):
     ("space", "said"),
     [
         (LevelSet(total, inequalities=lambda w: w @ torch.ones(7)), "inequalities could not be evaluated"),
+        (LevelSet(lambda w: 1.0), "It must return a tensor"),
         (LevelSet(total, inequalities=lambda w: w.sum() - 0.5), "rank-deficient"),
-        (LevelSet(total, inequalities=lambda w: 0.5 - w), "no nearest point"),
+        (LevelSet(total, inequalities=lambda w: 0.5 - w), "no nearest point .*inequalities=.* see that there is one"),
         (LevelSet(lambda w: torch.stack([w.sum() - 1] * 5), inequalities=below_zero), "5 constraints on 4 parameters"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from holonom import Langevin, presets
-from holonom.constraints import LevelSet
+from holonom.constraints import Circle, LevelSet
 from holonom.errors import PartitionError
 from tests import oracle
 
@@ -203,3 +203,12 @@ def test_what_is_neither_a_model_nor_parameters_nor_groups_is_refused(preset: st
     given = {"iterators": [net.parameters()], "one group": {"params": net.parameters()}, "one tensor": net[0].weight}
     with pytest.raises(TypeError, match="give the model, its parameters, or a list of groups"):
         getattr(presets, preset)(given[kind])
+
+
+@pytest.mark.parametrize("preset", ["o_cola_ud", "c_cola_od", "s_cola_ud"])
+def test_a_constraint_that_would_be_ignored_is_refused(preset: str) -> None:
+    with pytest.raises(TypeError, match="constraint= would have no effect"):
+        getattr(presets, preset)(perceptron(2), constraint=Circle(0.5))
+    opt = presets.sgld(perceptron(), constraint=Circle(2.0))
+    assert opt.param_groups[0]["constraint"].startswith("Circle")
+    assert len(presets.sgld([nn.Parameter(torch.ones(2))], constraint=Circle(2.0)).param_groups) == 1

@@ -78,7 +78,7 @@ class LevelSet(Constraint):
             raise ConstraintError(f"LevelSet: direction must be 'new' (4.42) or 'old' (4.41), got {direction!r}")
         if not isinstance(batch_dims, int) or batch_dims < 0:
             raise ConstraintError(f"LevelSet: batch_dims must be a whole number, at least 0, got {batch_dims!r}")
-        if g is None and inequalities is None:
+        if not all(f is None or callable(f) for f in (g, inequalities)) or g is inequalities is None:
             raise ConstraintError("LevelSet: give a function g of equalities g(q) = 0, or inequalities=h for h(q) ≤ 0")
         if slack and (g is None or inequalities is not None):
             raise ConstraintError(
@@ -152,7 +152,8 @@ class LevelSet(Constraint):
         except Exception as error:
             shape = tuple(block.shape) if self._shapes is None else ", ".join(str(tuple(s)) for s in self._shapes)
             raise ConstraintError(
-                f"LevelSet on {name}: {called} could not be evaluated on a block of shape {shape}: {error}"
+                f"LevelSet on {name}: {called} could not be evaluated on a block of shape {shape}: {error}. It must "
+                f"return a tensor, made by operations that torch.func.vmap maps"
             ) from error
 
     def _call(self, function: Function, block: Tensor) -> Tensor:
@@ -228,8 +229,8 @@ class LevelSet(Constraint):
             except (ProjectionError, LinAlgError) as error:
                 self._refuse_dependent(linearised(value, start)[1], name)
                 raise ConstraintError(
-                    f"LevelSet on {name}: no nearest point with {self.name}(q) = 0 was found from the initial "
-                    f"weights; start closer to the manifold ({error})"
+                    f"LevelSet on {name}: no nearest point that satisfies {self!r} was found from the initial "
+                    f"weights; start closer, and see that there is one"
                 ) from error
             self._unflatten_(x.to(q.dtype), q, None)
         full = self._flat(q, self.lift(q)[0] if self.has_slack else None).to(precision)
