@@ -80,7 +80,8 @@ def init_(groups: Iterable[dict[str, Any]] | Langevin, generator: torch.Generato
             step, such as a preset's.
         generator: what to draw from; torch's default one if None.
     """
-    places = _constrained(_groups_of(groups) if hasattr(groups, "_spaces") else groups, "init_")
+    given: Any = groups
+    places = _constrained(_groups_of(given) if hasattr(given, "_spaces") else given, "init_")
     for space, params, names in places:
         if not isinstance(space, (Circle, Sphere, Orthogonal)):
             raise ConstraintError(
