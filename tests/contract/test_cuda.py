@@ -227,6 +227,25 @@ def test_weights_with_channels_last_are_compiled_and_masked(space, monkeypatch):
     torch.testing.assert_close(*runs)
 
 
+@pytest.mark.parametrize("slack", [True, False])
+@pytest.mark.parametrize("word", ["L", "BAOAB"])
+def test_rows_of_transposed_convolutions_are_their_outputs(word, slack):
+    """Their weights are contiguous, (in, out, kh, kw), and their rows are no view of them."""
+    runs = []
+    for device in ("cuda", "cpu"):
+        start = torch.linspace(-0.5, 0.5, 8 * 4 * 9).view(8, 4, 3, 3)
+        space = Sphere(9.0, slack, view=View(output=1))
+        space.land_(start, "start")
+        q = torch.nn.Parameter(start.to(device))
+        opt = Langevin([q], 0.1, scheme=word, constraint=space)
+        for _ in range(3):
+            q.grad = torch.sin(7 * q.detach())
+            opt.step()
+        assert opt.residuals()[0] < 1e-5
+        runs.append(q.detach().cpu())
+    torch.testing.assert_close(*runs)
+
+
 def test_host_and_device_parameters_may_share_an_optimizer():
     host, device = Net(), Net().cuda()
     opt = Langevin([{"params": list(host.parameters())}, {"params": list(device.parameters())}], 0.1, temperature=0.01)

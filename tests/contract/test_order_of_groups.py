@@ -80,10 +80,11 @@ def test_a_run_goes_on_bit_equal_in_another_order(order, first_version):
     back.load_state_dict(again.state_dict())
 
 
-def test_wrapped_models_have_the_same_parameters():
+@pytest.mark.parametrize("wrappers", ["module._orig_mod.", "_orig_mod.module.", "_orig_mod."])
+def test_wrapped_models_have_the_same_parameters(wrappers):
     net, other = Wide(), Wide()
     opt = Langevin(net.named_parameters(), 0.1)
-    names = [f"module._orig_mod.{name}" for name, _ in other.named_parameters()][::-1]
+    names = [f"{wrappers}{name}" for name, _ in other.named_parameters()][::-1]
     again = Langevin(list(zip(names, list(other.parameters())[::-1], strict=True)), 0.1)
     train(net, opt, 1)
     again.load_state_dict(opt.state_dict())

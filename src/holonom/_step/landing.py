@@ -14,12 +14,12 @@ from ..constraints import Circle, Constraint, Free, Orthogonal, Sphere
 from ..errors import ConstraintError
 from .edits import refuse_non_finite
 from .joint import gather, scatter_, units
+from .order import unwrapped
 
 if TYPE_CHECKING:
     from ..optimizer import Langevin
 
 Place = tuple[Constraint, list[Tensor], list[str]]  # what is landed together
-WRAPPERS = ("module.", "_orig_mod.")  # what AveragedModel, DistributedDataParallel and torch.compile put before a name
 
 
 @torch.no_grad()
@@ -150,12 +150,12 @@ def _matched(module: nn.Module, like: Langevin | None) -> list[Place]:
     """The module's parameters whose counterparts in the optimizer have a constraint."""
     if like is None or not hasattr(like, "_spaces"):
         raise TypeError("project_(module, like=optimizer) needs the Langevin optimizer of the model it is a copy of")
-    copies = {_bare(name): p for name, p in module.named_parameters()}
+    copies = {unwrapped(name): p for name, p in module.named_parameters()}
     named = [
         (name, p) for g in like.param_groups for name, p in zip(g.get("param_names") or (), g["params"], strict=False)
     ]
     if len(named) == sum(len(g["params"]) for g in like.param_groups):
-        originals = {_bare(name): p for name, p in named}
+        originals = {unwrapped(name): p for name, p in named}
         wanted = {name: p for name, p in originals.items() if not isinstance(like._spaces[p], Free)}
         missing = [name for name in wanted if name not in copies]
         if missing:
@@ -201,9 +201,3 @@ def _in_order(copies: list[Tensor], like: Langevin) -> list[Tensor]:
             f"model.named_parameters() or holonom.partition, or call project_(groups) with the copy's parameters"
         )
     return held
-
-
-def _bare(name: str) -> str:
-    while name.startswith(WRAPPERS):
-        name = name.removeprefix("module.").removeprefix("_orig_mod.")
-    return name

@@ -13,8 +13,8 @@ from .buckets import State
 from .state import SHARED
 
 Group = dict[str, Any]
-# What DistributedDataParallel, torch.compile, checkpointing and sharding put into the names of a model.
-_WRAPPERS = re.compile(r"^module\.|\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+# What DistributedDataParallel, AveragedModel, torch.compile, checkpointing and sharding put into a model's names.
+_WRAPPERS = re.compile(r"^(_orig_mod\.|module\.)+|\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 def in_order_of(groups: Sequence[Group], state: dict[Tensor, State], saved: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,12 @@ def _all_named(groups: Sequence[Group]) -> bool:
 
 
 def _names(group: Group) -> list[str]:
-    return [_WRAPPERS.sub("", name) for name in group["param_names"]]
+    return [unwrapped(name) for name in group["param_names"]]
+
+
+def unwrapped(name: str) -> str:
+    """A parameter's name without what wrappers of its model put into it."""
+    return _WRAPPERS.sub("", name)
 
 
 def _check_names(ours: list[list[str]], theirs: list[list[str]]) -> None:

@@ -48,6 +48,7 @@ def _fits(bucket: Bucket, replicas: int) -> bool:
             kind in (Free, Circle, Sphere)
             and (kind is Sphere or not isinstance(radius, Tensor))
             and all(p.dtype in TYPES and p.is_contiguous() for p in bucket.params)
+            and all(bucket.space.is_view(p) for p in bucket.params)  # a copy's rows are not those of the memory
             and all(x.is_contiguous() for x in positions)
             and all(x.dtype == torch.float32 and x.is_contiguous() for x in states)
             and (kind is not Sphere or all(lanes_for(x.shape[-1]) is not None for x in positions))
