@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 from torch.optim import lr_scheduler, swa_utils
 
 from holonom import Ensemble, EnsembleError, Langevin, PartitionError, presets
@@ -444,3 +445,18 @@ def test_an_ensemble_of_one_leaves_the_given_model_as_it_is():
     ensemble = Ensemble(lambda: model, 1, seed=0)
     assert model.weight.shape == (3, 2)
     assert torch.equal(ensemble.alone(0).weight, ensemble.weight[0])
+
+
+def test_parametrized_layers_are_alike():
+    def make():
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), parametrizations.weight_norm(nn.Linear(4, 2))).double()
+
+    ensemble = Ensemble(make, 2, seed=0)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    ensemble.losses(F.mse_loss, x, torch.zeros(5, 2, dtype=torch.float64)).sum().backward()
+    for i, model in enumerate(ensemble.unstack()):
+        F.mse_loss(model(x), torch.zeros(5, 2, dtype=torch.float64)).backward()
+        for p, q in zip(ensemble.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(p.grad[i], q.grad, rtol=0, atol=1e-12)
+    with pytest.raises(EnsembleError, match="parametrizations"):
+        Ensemble.from_models([make(), nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()])

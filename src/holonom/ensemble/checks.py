@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import EnsembleError
 
@@ -56,7 +57,10 @@ def _architecture(model: nn.Module) -> dict[str, Any]:
     """All that a model is but the contents of its tensors, by name."""
     found: dict[str, Any] = {}
     for prefix, module in model.named_modules():
-        found[f"the type of {prefix or 'the model'}"] = type(module)
+        # A parametrized module has a class of its own, derived from the one it was built from.
+        found[f"the type of {prefix or 'the model'}"] = (
+            type(module).__bases__[0] if is_parametrized(module) else type(module)
+        )
         for name, value in vars(module).items():
             parts = value if isinstance(value, tuple) else (value,)
             if all(isinstance(part, _PLAIN) for part in parts) and not name.startswith("_"):
