@@ -595,3 +595,32 @@ def test_layers_of_a_preset_never_means_biases(layers) -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
     for preset in (presets.o_cola_ud, presets.c_cola_od, presets.s_cola_ud):
         assert not any("bias" in name for name in constrained(preset(model, layers=layers)))
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "blocks"),
+    [
+        ("qkv_proj", 12, 3),
+        ("kv_proj", 8, 2),
+        ("qkv", 8, 2),
+        ("qkv", 6, 0),
+        ("c_attn", 16, 0),
+        ("query_key_value", 12, 0),
+        ("kv_proj", 4, 1),
+    ],
+)
+def test_packed_maps_whose_sizes_are_not_known_are_refused_where_it_matters(
+    name: str, outputs: int, blocks: int
+) -> None:
+    attention = nn.ModuleDict({name: nn.Linear(4, outputs), "out": nn.Linear(4, 4)})
+    model = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"attn": attention}), nn.Linear(4, 2))
+    full = f"1.attn.{name}.weight"
+    assert next(place for place in locate(model) if place.name == full).blocks == blocks
+    assert full in constrained(presets.s_cola_ud(model))  # rows are rows
+    if blocks:
+        assert full in constrained(presets.o_cola_ud(model))
+        return
+    with pytest.raises(PartitionError, match=f"'{full}' packs .*Write blocks="):
+        presets.o_cola_ud(model)
+    assert full in constrained(presets.o_cola_ud(model, blocks={full: 2}))
+    assert full not in constrained(presets.o_cola_ud(model, roles={full: "other"}))

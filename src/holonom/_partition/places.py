@@ -50,7 +50,8 @@ class Place:
         layers: how many there are.
         batch_dims: leading dimensions that count replicas.
         role: one of :data:`holonom.partitions.ROLES`.
-        blocks: matrices packed along its outputs (queries, keys and values; the gates of an LSTM; groups).
+        blocks: matrices packed along its outputs (queries, keys and values; the gates of an LSTM; groups); 0 if their
+            sizes are not known.
         reads_input: it belongs to an embedding, or to the first layer, unless that is attention or recurrent.
         gives_output: it belongs to a head.
         direct: it is the tensor that its module uses, not one that a parametrization makes that tensor of.
@@ -93,7 +94,7 @@ def view_of(place: Place) -> View:
             f"no view reads group by group; leave it free with roles={{{place.name!r}: 'other'}}"
         )
     if second or is_transposed_linear(place.module):
-        return View(place.batch_dims, 1, place.blocks)
+        return View(place.batch_dims, 1, place.blocks or 1)
     ones = next((i for i, size in enumerate(shape[:-2]) if size != 1), max(0, len(shape) - 2))  # leading ones
     known = isinstance(place.module, (*CONVOLUTIONS, nn.Bilinear)) or place.role.endswith("convolution")
     if len(shape) - ones > 2 and not known:
@@ -103,7 +104,7 @@ def view_of(place: Place) -> View:
             f"'convolution'}} for (out, in, …), roles={{{place.name!r}: 'other'}} to leave it free, or claim it by a "
             f"rule of holonom.partition with a view of its own, such as Orthogonal(view='batch') for stacked matrices"
         )
-    return View(place.batch_dims + (0 if known else ones), 0, place.blocks)
+    return View(place.batch_dims + (0 if known else ones), 0, place.blocks or 1)
 
 
 @dataclass

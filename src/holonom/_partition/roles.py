@@ -39,8 +39,11 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 KNOWN = (nn.Linear, nn.Bilinear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS, *RECURRENT)
 
 HEADS = {"head", "classifier", "fc", "lm_head", "score", "output", "output_layer", "out", "logits", "readout"}
-PACKED = {"c_attn", "qkv", "to_qkv", "Wqkv", "to_kv"}
+PACKED = {"c_attn", "qkv", "to_qkv", "Wqkv", "qkv_proj", "W_pack", "to_kv", "kv_proj", "Wkv"}
 """Names of linear maps whose outputs are queries, keys and values one after the other."""
+
+MIXED = {"query_key_value"}
+"""Names of linear maps whose outputs are queries, keys and values head by head, in an order that models differ in."""
 
 _POSITION = re.compile(r"(^|_)(pos(ition(s|al)?)?|wpe|posemb)(_|$)", re.IGNORECASE)
 _TOKEN = re.compile(r"(^|_)(token|tokens|latents?|queries|prompts?)$|^class_embedding$", re.IGNORECASE)
@@ -67,13 +70,13 @@ class Step(NamedTuple):
     def kind(self) -> str:
         return kind_of(self.module)
 
-    def says(self) -> str | None:
+    def implied_role(self) -> str | None:
         """The role that this module gives to linear maps inside it."""
         for role, name, kind in _EVIDENCE:
             if name.search(self.name) or kind.search(self.kind):
                 return role
         projections = [name for name, _ in self.module.named_children() if _PROJECTION.fullmatch(name)]
-        return "attention" if len(projections) > 1 or self.name in PACKED else None
+        return "attention" if len(projections) > 1 or self.name in PACKED | MIXED else None
 
 
 Line = tuple[Step, ...]
@@ -141,7 +144,7 @@ def role_of(line: Line, name: str, shape: Sequence[int], direct: bool = True) ->
         return "bias"
     if isinstance(owner.module, RECURRENT):
         return "recurrent"
-    evidence = next((role for step in reversed(line[1:]) if (role := step.says())), None)
+    evidence = next((role for step in reversed(line[1:]) if (role := step.implied_role())), None)
     if evidence is None and line[0].kind.endswith("Attention"):  # what else a model's class is called says little
         evidence = "attention"
     if evidence == "embedding":
@@ -183,8 +186,8 @@ def _is_position(line: Line) -> bool:
 
 
 def blocks_of(line: Line, name: str, shape: Sequence[int]) -> int:
-    """How many matrices are packed along the outputs of a weight. A module class may say so of its parameters:
-    ``packed_blocks = {"inputs.weight": 3}``."""
+    """How many matrices are packed along the outputs of a weight; 0 if there are several and the shape does not say
+    of which sizes. A module class may say so of its parameters: ``packed_blocks = {"inputs.weight": 3}``."""
     owner = line[-1]
     full = f"{owner.prefix}.{name}" if owner.prefix else name
     for step in line:
@@ -201,8 +204,8 @@ def blocks_of(line: Line, name: str, shape: Sequence[int]) -> int:
         return groups_of(owner.module) if isinstance(owner.module, CONVOLUTIONS) else 1
     if owner.name in PACKED and len(shape) == 2:
         inputs, outputs = shape if is_transposed_linear(owner.module) else reversed(shape)
-        return outputs // inputs if outputs in (2 * inputs, 3 * inputs) else 1
-    return 1
+        return outputs // inputs if outputs in (2 * inputs, 3 * inputs) else int(outputs <= inputs)
+    return int(owner.name not in MIXED)
 
 
 # ── what stands outside the blocks of a transformer ──────────────────────────────────────────────
@@ -222,8 +225,8 @@ def attention_blocks(lines: Sequence[Line], roles: Sequence[str]) -> set[str]:
     for line, role in zip(lines, roles, strict=True):
         if role != "attention":
             continue
-        at = next(i for i in reversed(range(len(line))) if i == 0 or line[i].says() == "attention")
-        while at > 1 and line[at - 1].says() == "attention":
+        at = next(i for i in reversed(range(len(line))) if i == 0 or line[i].implied_role() == "attention")
+        while at > 1 and line[at - 1].implied_role() == "attention":
             at -= 1
         own = counts[line[at].prefix]
         while at > 0 and counts[line[at].prefix] == own:

@@ -193,7 +193,7 @@ class Ensemble(nn.Module):
                 f"use reduction='mean'"
             )
         if self._averaged is None and values.requires_grad and self.replicas > 1:
-            watch_gradient(values, self._look_at)
+            watch_gradient(values, self._record_average)
         return values
 
     def gradients(self, loss: Loss, inputs: Any, *targets: Any, shared: bool = True) -> tuple[Tensors, Tensor]:
@@ -270,8 +270,8 @@ class Ensemble(nn.Module):
             )
         return None if x is None or isinstance(x, (bool, int, float, str)) else 0
 
-    def _look_at(self, gradient: Tensor) -> None:
-        """The gradient of the first losses: the same number everywhere is right only if it is 1."""
+    def _record_average(self, gradient: Tensor) -> None:
+        """Whether the gradient that came to the first losses is 1/R everywhere, as that of their mean is."""
         if self._averaged is None:
             self._averaged = bool(((gradient * self.replicas - 1).abs() < 1e-3).all())
 

@@ -33,8 +33,8 @@ def explain(
         entered: list[str] = []
         hooks = []
         for name, module in template.named_modules():
-            said = f"{name or 'the model'} ({type(module).__name__})"
-            hooks.append(module.register_forward_pre_hook(lambda *_, said=said: entered.append(said)))
+            label = f"{name or 'the model'} ({type(module).__name__})"
+            hooks.append(module.register_forward_pre_hook(lambda *_, label=label: entered.append(label)))
             hooks.append(module.register_forward_hook(lambda *_: entered.pop() and None))
         try:
             if not _fails(mapped, *copies, *batch):
