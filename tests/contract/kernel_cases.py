@@ -34,7 +34,7 @@ def table():
         yield space, word, tau, decay, dtype, replicas, bad
 
 
-def run_steps(device, fuse, space, word, tau, decay, dtype, replicas, bad, steps=3, edit=False):
+def run_steps(device, fuse, space, word, tau, decay, dtype, replicas, bad, steps=3, edit=False, one_seed=False):
     """Positions and state after some steps with gradients that do not depend on the positions."""
     generator = torch.Generator().manual_seed(1)
     lead = (replicas,) if replicas else ()
@@ -45,11 +45,12 @@ def run_steps(device, fuse, space, word, tau, decay, dtype, replicas, bad, steps
     if isinstance(constraint, Sphere) and replicas:
         constraint = Sphere(constraint.radius, constraint.has_slack, view="batch")
     options = {"lr": torch.linspace(0.05, 0.1, replicas).to(device)} if replicas else {"lr": 0.1}
+    seeds = torch.arange(replicas, device=device) + 5 if replicas and not one_seed else 7
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         opt = Langevin(
             params, scheme=word, temperature=tau, constraint=constraint, weight_decay=decay, fuse=fuse,
-            seed=torch.arange(replicas, device=device) + 5 if replicas else 7, coupling=0.1,
+            seed=seeds, coupling=0.1,
             driving_noise=0.01 if tau else 0.0, **options,
         )  # fmt: skip
         for number in range(steps):
@@ -81,19 +82,16 @@ if __name__ == "__main__":
     run.KERNEL_DEVICES.add("cpu")
     failed = []
     chosen = [
-        ("free", "BAOAB", 1e-2, 0.1, torch.float32, 0, None),
-        ("free", "M", 1e-2, 0.0, torch.bfloat16, 0, None),
-        ("free", "BACDEDCAB", 1e-2, 0.0, torch.float32, 3, None),
+        ("free", "BACDEDCAB", 1e-2, 0.1, torch.float32, 3, None),
+        ("free", "M", 1e-2, 0.0, torch.bfloat16, 3, None),
         ("circle", "BAOAB", 1e-2, 0.0, torch.float32, 3, None),
         ("circle", "L", 1e-2, 0.0, torch.bfloat16, 0, None),
-        ("circle", "OBA", 0.0, 0.1, torch.float32, 0, None),
         ("sphere", "BAOAB", 1e-2, 0.0, torch.float32, 0, None),
-        ("sphere", "L", 1e-2, 0.1, torch.float32, 3, None),
-        ("fixed sphere", "BAFEFAB", 1e-2, 0.0, torch.float32, 0, None),
+        ("fixed sphere", "L", 1e-2, 0.1, torch.float32, 0, None),
     ]
     for case in chosen:
-        edit = case[0] != "free"
-        found = differences(run_steps("cpu", None, *case, edit=edit), run_steps("cpu", False, *case, edit=edit))
+        options = {"edit": case[0] != "free", "one_seed": case[1] == "M"}
+        found = differences(run_steps("cpu", None, *case, **options), run_steps("cpu", False, *case, **options))
         if not all(x <= limit for x, limit in zip(found, limits(case[4]), strict=True)):
             failed.append((case, found))
     print(*failed, sep="\n")

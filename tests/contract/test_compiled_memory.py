@@ -171,7 +171,7 @@ def test_kernels_without_a_view_of_their_rows_are_compiled(view, device, kernels
         assert opt.residuals()[0] < 1e-5
         runs.append([p.detach() for p in params] + [opt.state[p]["momentum"] for p in params])
     torch.testing.assert_close(*runs, rtol=1e-5, atol=1e-6)
-    assert len(kernels) == (3 if device == "cpu" else 0)
+    assert len(kernels) == 3  # on a GPU, too: its own kernels read rows in place
 
 
 def test_gradients_are_not_kept_alive(device):

@@ -71,6 +71,14 @@ def test_which_steps_are_run_by_kernels(constraint):
 
 
 @needs_cuda
+def test_rates_of_replicas_with_one_seed_are_not_run_by_kernels():
+    """Noise is then one stream for all replicas, and rates are not: no chunk has one of each."""
+    lr = torch.linspace(0.05, 0.1, 3, device="cuda")
+    assert not kernels_are_used(Langevin(params_on("cuda", (3, 10)), lr, seed=0))
+    assert kernels_are_used(Langevin(params_on("cuda", (3, 10)), lr, seed=torch.arange(3, device="cuda")))
+
+
+@needs_cuda
 def test_gradients_may_be_elsewhere_at_every_step():
     ours, theirs = params_on("cuda", (40, 30), (7,)), params_on("cuda", (40, 30), (7,))
     pairs = [(Langevin(p, 0.1, seed=0, fuse=fuse), p) for p, fuse in ((ours, None), (theirs, False))]

@@ -16,7 +16,7 @@ from ..scheme import OVERDAMPED, Op, compile_word
 from . import configurational, thermostat
 from .buckets import Bucket, State
 from .integrate import Eager, Normals, Scalar, over
-from .letters import Numbers, make_ready, plain
+from .letters import NUMBERS, Numbers, make_ready, plain
 
 Group = dict[str, Any]
 Gradients = Sequence[Sequence[Tensor]]
@@ -183,7 +183,8 @@ def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
 
     seed = group["seed"]
     replicas = len(seed) if isinstance(seed, Tensor) and seed.ndim else 1
-    return fits(buckets, group["scheme"], replicas)
+    lengths = {x.numel() for x in map(group.get, NUMBERS) if isinstance(x, Tensor)}
+    return lengths <= {1, replicas} and fits(buckets, group["scheme"], replicas)
 
 
 def pays(group: Group, elements: int) -> bool:

@@ -71,9 +71,11 @@ def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
     for bucket, gradients in pairs:
         table = table_of(bucket, 1)
         table.read(gradients)
-        find_non_finite[(table.entries.size,)](
-            table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[table.gradient_dtype], num_warps=4
-        )
+        with torch.cuda.device_of(flag):
+            find_non_finite[(table.entries.size,)](
+                table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[table.gradient_dtype],
+                num_warps=4,
+            )  # fmt: skip
     return flag
 
 
@@ -104,49 +106,55 @@ class Triton(Eager):
         self.energies: list[Tensor] = []
         letters, normals = codes(ops)
         for bucket, table in zip(self.buckets, self.tables, strict=True):
-            dtype = bucket.params[0].dtype
-            numbers, draws = table.numbers(ops, self.decay)
-            clock = noise.clock if noise.clock.device == bucket.device else noise.clock.to(bucket.device)
-            energy = polish is None and table.has_momentum
-            places = (table.tensors, table.gradients, numbers, draws, self._seeds(bucket), clock)
-            options: dict[str, Any] = {
-                "LETTERS": letters,
-                "NORMALS": normals,
-                "LENGTH": len(ops),
-                "MOMENTUM": table.has_momentum,
-                "FORCE": self.has_force,
-                "DECAY": isinstance(self.decay, Tensor) or bool(self.decay),
-                "SKIP": self.skip is not None,
-                "ENERGY": energy,
-                "TAKE_UP": self.adopts,
-                "WEIGHT": TYPES[dtype],
-                "GRADIENT": TYPES[table.gradient_dtype],
-            }
-            skip = clock if self.skip is None else self.skip
-            strides = (numbers.shape[1], int(self.replicas > 1))
-            rounding = torch.finfo(dtype).eps if bucket.narrow else 0.0
-            tiny = torch.finfo(dtype).tiny
-            space = bucket.space
-            if isinstance(space, Sphere):
-                radii = self._radii(bucket)
-                limit = 1 - inset(space.margin, dtype)
-                for chunks in table.rows:
-                    partial = self._partial(chunks.size if energy else 1, bucket.device)
-                    step_rows[(chunks.size,)](
-                        chunks.table, *places, skip, partial, radii, self.sign, rounding, limit,
-                        int(radii.numel() > 1), *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes,
-                        ROW_COUNT=ROWS, num_warps=WARPS[chunks.lanes], **options,
-                    )  # fmt: skip
-            else:
-                circle = isinstance(space, Circle)
-                radius = float(space.radius) if circle else 1.0  # type: ignore[attr-defined]
-                limit = 1 - inset(space.margin, dtype) if circle else 1.0  # type: ignore[attr-defined]
-                partial = self._partial(table.entries.size if energy else 1, bucket.device)
-                step_entries[(table.entries.size,)](
-                    table.entries.table, *places, skip, partial, self.sign, radius, limit, rounding, tiny, *strides,
-                    CIRCLE=circle, FINISH=polish is not None, num_warps=4, **options,
-                )  # fmt: skip
+            with torch.cuda.device_of(table.tensors):  # kernels are launched where the parameters are
+                self._launch(bucket, table, ops, letters, normals, noise, polish)
         self.adopts = False
+
+    def _launch(
+        self, bucket: Bucket, table: Table, ops: Sequence[Ready], letters: int, normals: int, noise: Any, polish: Any
+    ) -> None:
+        dtype = bucket.params[0].dtype
+        numbers, draws = table.numbers(ops, self.decay)
+        clock = noise.clock if noise.clock.device == bucket.device else noise.clock.to(bucket.device)
+        energy = polish is None and table.has_momentum
+        places = (table.tensors, table.gradients, numbers, draws, self._seeds(bucket), clock)
+        options: dict[str, Any] = {
+            "LETTERS": letters,
+            "NORMALS": normals,
+            "LENGTH": len(ops),
+            "MOMENTUM": table.has_momentum,
+            "FORCE": self.has_force,
+            "DECAY": isinstance(self.decay, Tensor) or bool(self.decay),
+            "SKIP": self.skip is not None,
+            "ENERGY": energy,
+            "TAKE_UP": self.adopts,
+            "WEIGHT": TYPES[dtype],
+            "GRADIENT": TYPES[table.gradient_dtype],
+        }
+        skip = clock if self.skip is None else self.skip
+        strides = (numbers.shape[1], int(self.replicas > 1))
+        rounding = torch.finfo(dtype).eps if bucket.narrow else 0.0
+        tiny = torch.finfo(dtype).tiny
+        space = bucket.space
+        if isinstance(space, Sphere):
+            radii = self._radii(bucket)
+            limit = 1 - inset(space.margin, dtype)
+            for chunks in table.rows:
+                partial = self._partial(chunks.size if energy else 1, bucket.device)
+                step_rows[(chunks.size,)](
+                    chunks.table, *places, skip, partial, radii, self.sign, rounding, limit,
+                    int(radii.numel() > 1), *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes,
+                    ROW_COUNT=ROWS, num_warps=WARPS[chunks.lanes], **options,
+                )  # fmt: skip
+        else:
+            circle = isinstance(space, Circle)
+            radius = float(space.radius) if circle else 1.0  # type: ignore[attr-defined]
+            limit = 1 - inset(space.margin, dtype) if circle else 1.0  # type: ignore[attr-defined]
+            partial = self._partial(table.entries.size if energy else 1, bucket.device)
+            step_entries[(table.entries.size,)](
+                table.entries.table, *places, skip, partial, self.sign, radius, limit, rounding, tiny, *strides,
+                CIRCLE=circle, FINISH=polish is not None, num_warps=4, **options,
+            )  # fmt: skip
 
     def _partial(self, count: int, device: torch.device) -> Tensor:
         partial = torch.empty(count, device=device)
