@@ -102,6 +102,10 @@ def step_rows(
             s = tl.load(s_at + row)
             if MOMENTUM:
                 t = tl.load(t_at + row)
+        if FORCE:
+            f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
+            if DECAY:
+                f += tl.load(numbers + 2 * LENGTH * numbers_stride + column) * q
         if TAKE_UP:  # holonom.constraints.Sphere.adopt_: a row that was written from outside
             squares = tl.sum(q * q)
             differs = not (tl.abs((squares + s * s) / (r * r) - 1) <= 3.814697265625e-06 + 4 * rounding)
@@ -118,10 +122,6 @@ def step_rows(
                     along = (tl.sum(q * p) + s * t) / (r * r)
                     p -= along * q
                     t -= along * s
-        if FORCE:
-            f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
-            if DECAY:
-                f += tl.load(numbers + 2 * LENGTH * numbers_stride + column) * q
         for i in tl.static_range(LENGTH):
             a = tl.load(numbers + 2 * i * numbers_stride + column)
             b = tl.load(numbers + (2 * i + 1) * numbers_stride + column)
