@@ -61,7 +61,8 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         maximize: climb instead of descend.
         foreach: accepted as in torch's optimizers, without effect.
         fuse: compile the step into one pass over memory: True from the first step, False never, None
-            once a run has moved enough weights for the compiler's time to have paid.
+            once a run has moved enough weights for the compiler's time to have paid. On a GPU, free, circle- and
+            sphere-constrained groups run by kernels of holonom's own unless it is False.
         seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
             None draws one number from torch's CPU generator, here and never again, for all groups: two optimizers
             differ, and ``torch.manual_seed`` repeats them. A checkpoint replaces it, but not a seed that was given.
