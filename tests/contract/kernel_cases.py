@@ -68,7 +68,9 @@ def run_steps(device, fuse, space, word, tau, decay, dtype, replicas, bad, steps
 
 def differences(ours, theirs):
     """The largest difference of positions, and of everything else that state holds."""
-    q = max(float((x.detach().double() - y.detach().double()).abs().max()) for x, y in zip(ours[0], theirs[0], strict=True))
+    q = max(
+        float((x.detach().double() - y.detach().double()).abs().max()) for x, y in zip(ours[0], theirs[0], strict=True)
+    )
     pairs = [(x[k], y[k]) for x, y in zip(ours[1], theirs[1], strict=True) for k in y]
     return q, max(float((x.double() - y.double()).abs().max()) for x, y in pairs)
 

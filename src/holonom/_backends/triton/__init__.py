@@ -71,7 +71,7 @@ def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
     for bucket, gradients in pairs:
         table = table_of(bucket, 1)
         table.read(gradients)
-        with torch.cuda.device_of(flag):
+        with torch.cuda.device_of(flag):  # type: ignore[no-untyped-call]
             find_non_finite[(table.entries.size,)](
                 table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[table.gradient_dtype],
                 num_warps=4,
@@ -106,7 +106,7 @@ class Triton(Eager):
         self.energies: list[Tensor] = []
         letters, normals = codes(ops)
         for bucket, table in zip(self.buckets, self.tables, strict=True):
-            with torch.cuda.device_of(table.tensors):  # kernels are launched where the parameters are
+            with torch.cuda.device_of(table.tensors):  # type: ignore[no-untyped-call] # launched where parameters are
                 self._launch(bucket, table, ops, letters, normals, noise, polish)
         self.adopts = False
 
