@@ -61,6 +61,7 @@ class LevelSet(Constraint):
 
     has_initialiser = False
     replica_dims = 0
+    raises = True  # where a drift finds no root; a sampler that tests every drift needs no error
     _shapes: tuple[torch.Size, ...] | None = None  # of the tensors that a joint block consists of
 
     def __init__(
@@ -291,7 +292,7 @@ class LevelSet(Constraint):
         start, pi = self._flat(x.q, x.slack), self._flat(x.p, x.slack_p)
         time = self._time(h, start)
         j = self._jacobian(x.q)(start)
-        moved, multiplier = along(self._value(x.q), start + time * pi, j, x.q.dtype, self.name)
+        moved, multiplier = along(self._value(x.q), start + time * pi, j, x.q.dtype, self.name, self.raises)
         normal = (j.mT @ multiplier)[:, :, 0]
         pi = pi - (torch.where(time == 0, 0.0, normal / time) if isinstance(time, Tensor) else normal / time)
         self._unflatten_(moved, x.q, x.slack)
