@@ -208,6 +208,8 @@ def drift_(space: Constraint, x: Phase, h: float, lost: Tensor) -> None:
         for part in (slice(0, half), slice(half, None)):
             drift_(space, _some_of(x, part, len(lost)), h, lost[part])
         return
+    # Where no root was found, a drift may return all the same: its end has to lie on the manifold.
+    lost |= ~(_largest(space.residuals(x), lost) <= _RETURNS * torch.finfo(old.q.dtype).eps)
     for end, start in ((back.q, old.q), (back.slack, old.slack)):
         if end is not None and start is not None:
             allowed = _RETURNS * torch.finfo(start.dtype).eps * (1 + _largest(start, lost))

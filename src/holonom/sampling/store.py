@@ -86,9 +86,7 @@ class Folder:
         wanted = json.loads(json.dumps(settings))
         found = self.settings()
         if found is None and (self.path / "checkpoint.pt").exists():
-            raise CheckpointError(
-                f"{self.path} has a checkpoint without the run.json that tells whose; give another out"
-            )
+            raise CheckpointError(f"{self.path} has a checkpoint but no run.json to tell whose; give another out")
         if found is None:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)

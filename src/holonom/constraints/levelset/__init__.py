@@ -312,6 +312,10 @@ class LevelSet(Constraint):
     def residual(self, x: Phase) -> Tensor:
         return self._value(x.q)(self._flat(x.q, x.slack)).abs().max()
 
+    def residuals(self, x: Phase) -> Tensor:
+        """How far every block is off, relative to its size, to first order."""
+        return distance(self._value(x.q), self._flat(x.q, x.slack))
+
     def cotangency(self, x: Phase) -> Tensor:
         j = self._jacobian(x.q)(self._flat(x.q, x.slack))
         return (j @ self._flat(x.p, x.slack_p)[:, :, None]).abs().max()
