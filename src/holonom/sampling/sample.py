@@ -83,8 +83,8 @@ def sample(
             noise of minibatches would raise the temperature by more than 5 %.
         burn_in: transitions to forget; None for half of them (for "cyclical", the first cycle).
         thin: keep one in this many; None for at most 1000 draws of a chain, and one gibibyte in memory.
-        batch_size: examples of a gradient, drawn anew at every step; None for all of them. The noise of minibatches heats kernels without a
-            Metropolis test: it is measured, and warned about where it matters.
+        batch_size: examples of a gradient, drawn anew at every step; None for all of them. The noise of minibatches
+            heats kernels without a Metropolis test: it is measured, and warned about where it matters.
         init: "prior" draws every chain's start from the prior; "model" starts all of them at the model's weights; or a
             list of R state dicts.
         seed: of everything that is random; None draws one from torch's generator. The result tells it.
