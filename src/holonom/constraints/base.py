@@ -186,6 +186,10 @@ class Constraint:
         """The largest violation of the constraint."""
         return torch.zeros((), device=x.q.device)
 
+    def residuals(self, x: Phase) -> Tensor:
+        """The violation of every block, the first dimension counting them; where a drift is a projection."""
+        raise NotImplementedError(f"{type(self).__name__} has no residuals by block")
+
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         """Whether position and slack agree, as far as a position of this precision can tell."""
         return bool(self.residual(x) <= 32 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from .._random import mix
 from .._random.philox import Layout, uniforms
 from .._step.integrate import Phase
 from .._torch import full_precision
-from ..constraints import Constraint
+from ..constraints import Constraint, LevelSet
 from ..errors import ProjectionError
 from .kernels import HMC
 from .spaces import Spaces
@@ -37,7 +38,7 @@ class Adjusted:
     heating = 0.0
 
     def __init__(self, kernel: HMC, target: Target, spaces: Spaces, lr: float | None, burn_in: int) -> None:
-        if target.batches is not None:
+        if target.batch_size is not None:
             raise ValueError(
                 "a Metropolis test needs the loss of all data: leave batch_size=None with kernel='mala' and 'hmc', or "
                 "use kernel='baoab', 'sgld' or 'adl' with minibatches"
@@ -48,10 +49,8 @@ class Adjusted:
                     f"{space!r} on '{name}' stops after a fixed number of iterations, so that a drift cannot be "
                     f"reversed and no Metropolis test is exact; leave iterations=None"
                 )
-            if getattr(space, "joint", False):
-                raise ValueError(f"{space!r} holds several tensors at once, which kernel='hmc' and 'mala' cannot yet")
         self.kernel, self.target, self.burn_in = kernel, target, burn_in
-        self.spaces = [spaces[name] for name in target.chains.parameters]
+        self.spaces = [_without_errors(spaces[name]) for name in target.chains.parameters]
         for name, p in target.chains.parameters.items():
             p.data = spaces[name].readable(p.data)  # the phases are views of its memory
         self.positions = [p.detach() for p in target.chains.parameters.values()]
@@ -180,6 +179,14 @@ class Adjusted:
             self.tuner.restore(state["tuner"])
 
 
+def _without_errors(space: Constraint) -> Constraint:
+    """On a CPU a missing root is an error of all chains, and takes long to find."""
+    if isinstance(space, LevelSet):
+        space = copy.copy(space)
+        space.raises = False
+    return space
+
+
 def drift_(space: Constraint, x: Phase, h: float, lost: Tensor) -> None:
     """A drift of all chains. Marks in ``lost``, (R,), those whose drift has no root or does not return."""
     if space.traits.geodesic:
@@ -192,7 +199,7 @@ def drift_(space: Constraint, x: Phase, h: float, lost: Tensor) -> None:
         space.finish_(x, space.drift_(x, h), False)
         back = _reversed(space, x)
         space.drift_(back, h)
-    except ProjectionError:  # of some chain: on a CPU a root that is missing is an error
+    except ProjectionError:  # of some chain's matrix, on a CPU
         _copy_(x, old)
         if len(lost) == 1:
             lost.fill_(True)
@@ -201,8 +208,12 @@ def drift_(space: Constraint, x: Phase, h: float, lost: Tensor) -> None:
         for part in (slice(0, half), slice(half, None)):
             drift_(space, _some_of(x, part, len(lost)), h, lost[part])
         return
-    error = _largest(back.q - old.q, lost)
-    lost |= ~(error <= _RETURNS * torch.finfo(old.q.dtype).eps * (1 + _largest(old.q, lost)))
+    # Where no root was found, a drift may return all the same: its end has to lie on the manifold.
+    lost |= ~(_largest(space.residuals(x), lost) <= _RETURNS * torch.finfo(old.q.dtype).eps)
+    for end, start in ((back.q, old.q), (back.slack, old.slack)):
+        if end is not None and start is not None:
+            allowed = _RETURNS * torch.finfo(start.dtype).eps * (1 + _largest(start, lost))
+            lost |= ~(_largest(end - start, lost) <= allowed)
 
 
 def _some_of(x: Phase, chains: slice, count: int) -> Phase:

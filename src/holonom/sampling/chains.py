@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from .._lines import users_line
 from .._random import mix
 from ..ensemble import Ensemble, Loss
 from ..errors import EnsembleError
@@ -69,9 +70,7 @@ class OneByOne:
         return dict(zip(self.parameters, stacked, strict=True)), torch.stack(losses)
 
 
-def make_chains(
-    model: nn.Module, chains: int, seed: int, loss: Loss, x: Tensor, y: Tensor, stacklevel: int
-) -> Mapped | OneByOne:
+def make_chains(model: nn.Module, chains: int, seed: int, loss: Loss, x: Tensor, y: Tensor) -> Mapped | OneByOne:
     """Mapped if torch can map the model, else one by one, with a warning; a small batch is tried."""
     try:
         mapped = Mapped(model, chains, seed)
@@ -84,7 +83,7 @@ def make_chains(
     warnings.warn(
         f"torch cannot run all chains of this model as one program, so they run one after another, about {chains} "
         f"times slower: {str(reason).strip().splitlines()[0]}",
-        stacklevel=stacklevel + 1,
+        stacklevel=users_line(),
     )
     return alone
 

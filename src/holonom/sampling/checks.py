@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
+from .._lines import users_line
 from ..ensemble import Loss
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -34,13 +37,16 @@ def check_model(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def check_loss(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
-    """A loss that draws random numbers, or that is a sum over the batch, would sample another law in silence."""
+def check_loss(model: nn.Module, loss: Loss, x: Tensor, y: Tensor, num_data: float | None) -> None:
+    """A loss that draws random numbers, or that is no mean over examples, would sample another law in silence."""
     few_x, few_y = x[:_EXAMPLES], y[:_EXAMPLES]
     value = loss(model(few_x), few_y)
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"loss(output, target) must return one number, the batch's mean; got {shape}")
+    with torch.enable_grad():
+        if not loss(model(few_x), few_y).requires_grad:
+            raise ValueError("the loss does not depend on the weights: leave out detach() and torch.no_grad()")
     scale = float(value.abs())
     if not all(abs(float(loss(model(few_x), few_y)) - float(value)) <= 1e-3 * scale for _ in range(_REPEATS)):
         raise ValueError(
@@ -53,3 +59,34 @@ def check_loss(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
             "the loss doubles when its batch is doubled: it is a sum, and loss(output, target) must be the mean "
             "negative log-likelihood of the batch. Use reduction='mean'; num_data multiplies it"
         )
+    half = len(few_x) // 2
+    if half:
+        pair = [slice(0, half), slice(half, 2 * half)]
+        parts = sum(float(loss(model(few_x[part]), few_y[part])) for part in pair) / 2
+        both = float(loss(model(few_x[: 2 * half]), few_y[: 2 * half]))
+        if abs(parts - both) > max(1e-3, 8 * torch.finfo(value.dtype).eps) * scale:
+            warnings.warn(
+                f"the loss of {2 * half} examples is {both:.4g}, and the mean of the losses of their halves "
+                f"{parts:.4g}: it is not a mean over examples, as a log-likelihood is. Outputs have shape "
+                f"{tuple(model(few_x).shape)} and targets {tuple(few_y.shape)}: do they broadcast?",
+                stacklevel=users_line(),
+            )
+    if num_data is None and (numbers := _averaged(loss, model(few_x), few_y)) > 1:
+        warnings.warn(
+            f"the loss averages over {numbers} numbers of every example, so that their likelihood counts as one "
+            f"observation's. Sum over them, or give num_data={numbers * len(x)} (or num_data={len(x)} if it is meant)",
+            stacklevel=users_line(),
+        )
+
+
+def _averaged(loss: Loss, output: Tensor, target: Tensor) -> int:
+    """Over how many numbers of an example a loss takes the mean: it does not change when those are repeated."""
+    classes = output.ndim - target.ndim  # 1 where targets are indices of classes
+    if not isinstance(output, Tensor) or classes not in (0, 1):
+        return 1
+    numbers, value = 1, float(loss(output, target))
+    for dim in range(1, target.ndim):
+        if target.shape[dim] > 1 and output.shape[dim + classes] == target.shape[dim]:
+            twice = loss(torch.cat([output] * 2, dim + classes), torch.cat([target] * 2, dim))
+            numbers *= target.shape[dim] if abs(float(twice) - value) <= 1e-5 * abs(value) else 1
+    return numbers

@@ -18,6 +18,9 @@ class BAOAB:
     friction: float | None = None
     word = "BAOAB"
 
+    def __post_init__(self) -> None:
+        _check_friction(self.friction)
+
 
 @dataclass(frozen=True)
 class SGLD:
@@ -30,12 +33,15 @@ class SGLD:
 class AdL:
     """Adaptive Langevin (2.58): a thermostat removes what minibatch noise heats, as far as that is isotropic.
 
-    friction: that of the thermostat at rest, whose time is 1/friction; None as for :class:`BAOAB` with full batches, at
-        most 0.1/lr.
+    friction: that of the thermostat without noise of gradients; None as for :class:`BAOAB` with full batches, at most
+        0.1/lr.
     """
 
     friction: float | None = None
     word = "BACDEDCAB"
+
+    def __post_init__(self) -> None:
+        _check_friction(self.friction)
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,10 @@ class Cyclical:
     word = "M"
 
     def __post_init__(self) -> None:
-        if self.cycles < 1 or not 0 <= self.exploration < 1:
+        if not isinstance(self.cycles, int) or self.cycles < 1 or not 0 <= self.exploration < 1:
             raise ValueError(
-                f"cycles must be at least 1 and exploration lie in [0, 1), got {self.cycles} and {self.exploration}"
+                f"cycles must be a whole number of at least 1 and exploration lie in [0, 1), got {self.cycles} and "
+                f"{self.exploration}"
             )
 
 
@@ -70,9 +77,10 @@ class HMC:
     acceptance: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.leapfrogs < 1 or not 0 < self.acceptance < 1:
+        if not isinstance(self.leapfrogs, int) or self.leapfrogs < 1 or not 0 < self.acceptance < 1:
             raise ValueError(
-                f"leapfrogs must be at least 1 and acceptance lie in (0, 1), got {self.leapfrogs} and {self.acceptance}"
+                f"leapfrogs must be a whole number of at least 1 and acceptance lie in (0, 1), got {self.leapfrogs} "
+                f"and {self.acceptance}"
             )
 
 
@@ -82,6 +90,11 @@ class MALA(HMC):
 
     leapfrogs: int = 1
     acceptance: float = 0.574
+
+
+def _check_friction(friction: float | None) -> None:
+    if friction is not None and not friction > 0:
+        raise ValueError(f"friction (γ) must be positive, or None to be chosen, got {friction}: without it no noise")
 
 
 Kernel = BAOAB | SGLD | AdL | Cyclical | HMC

@@ -69,7 +69,7 @@ def local(
         options: chains, lr, burn_in, thin, batch_size, seed, out, progress, as for :func:`holonom.sampling.sample`.
     """
     request = _request(model, loss, data, restoring, at, beta, num_data, steps=steps, kernel=kernel, **options)
-    return run(request, stacklevel=3)
+    return run(request)
 
 
 def learning_coefficient(
@@ -93,7 +93,7 @@ def learning_coefficient(
     """
     options = {"thin": 1, **options, "keep_weights": False}
     request = _request(model, loss, data, restoring, at, beta, num_data, steps=steps, kernel=kernel, **options)
-    posterior = run(request, stacklevel=3)
+    posterior = run(request)
     start = _mean_loss(request.model, loss, data, request.batch_size)
     per_chain = (posterior.losses.mean(1) - start) * request.examples
     error = float(per_chain.std() / math.sqrt(len(per_chain))) if len(per_chain) > 1 else math.nan

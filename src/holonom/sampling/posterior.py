@@ -15,6 +15,7 @@ from torch.func import functional_call, vmap
 from ..recorder import Recorder, Verdict
 
 _COMPONENTS = 32  # of a parameter that the summary looks at
+LEAST_ACCEPTANCE, LARGEST_RHAT = 0.1, 1.1  # of a run that is not warned about
 _PROBABILITIES = {"softmax": lambda x: torch.softmax(x, -1), "sigmoid": torch.sigmoid}
 
 
@@ -132,6 +133,21 @@ class Posterior:
         """The effective sample size of every number, over all chains."""
         return {name: _by_component("ess", x) for name, x in self.draws.items()}
 
+    def shortcoming(self) -> str | None:
+        """What makes the draws useless, as far as acceptance and losses tell; None if nothing does."""
+        if self.acceptance is not None and self.acceptance < LEAST_ACCEPTANCE:
+            return (
+                f"only {100 * self.acceptance:.1f} % of the proposals were accepted, so that the chains hardly moved: "
+                f"give a smaller lr, or leave lr=None and give a longer burn_in"
+            )
+        rhat = _split_rhat(self.losses)
+        if rhat > LARGEST_RHAT:
+            return (
+                f"the chains have not mixed: R̂ of their losses is {rhat:.2f}, and should be near 1. Run longer (steps, "
+                f"of which burn_in are forgotten); inputs that are standardised mix faster. print(posterior) says more"
+            )
+        return None
+
     def recorder(self, x: Tensor | None = None) -> Recorder:
         """The losses and some numbers of every parameter, or the outputs at ``x``, as a :class:`holonom.Recorder`."""
         rows = {"loss": self.losses}
@@ -193,6 +209,16 @@ class Posterior:
                 raise ImportError("to_arviz() needs arviz-base: pip install 'holonom[arviz]'") from None
             return from_dict(**groups)
         return from_dict(groups)
+
+
+def _split_rhat(x: Tensor) -> float:
+    """R̂ of (chains, draws) with every chain cut in two; NaN for fewer than eight draws."""
+    half = x.shape[1] // 2
+    if half < 4:
+        return math.nan
+    parts = torch.cat([x[:, :half], x[:, -half:]])
+    within = parts.var(1).mean()
+    return float((1 - 1 / half + parts.mean(1).var() / within).sqrt())
 
 
 def _some(draws: Tensor) -> Tensor:

@@ -65,11 +65,26 @@ class FunctionPrior:
 
     widest: float | None = None
 
-    def __init__(self, function: LogDensity) -> None:
-        self.function = function
+    def __init__(self, function: LogDensity, like: Named) -> None:
+        self.own, self.mapped = function, True
+        self._evaluate_one(like)  # what fails for one state says why
+        try:
+            vmap(self._evaluate_one)({name: p[None] for name, p in like.items()})
+        except RuntimeError:
+            self.mapped = False
+
+    def function(self, state: Named) -> Tensor:
+        value = torch.as_tensor(self.own(state))
+        if value.numel() != 1:
+            raise ValueError(f"the prior must return one number, the log density, got shape {tuple(value.shape)}")
+        return value.reshape(())
+
+    def _evaluate_one(self, state: Named) -> tuple[Named, Tensor]:
+        gradient, value = grad_and_value(self.function)(state)
+        return gradient, value
 
     def describe(self) -> dict[str, Any]:
-        return {"function": getattr(self.function, "__qualname__", repr(type(self.function)))}
+        return {"function": getattr(self.own, "__qualname__", repr(type(self.own)))}
 
     def draw(self, like: Mapping[str, Tensor], seed: int) -> Named:
         raise ValueError(
@@ -79,10 +94,10 @@ class FunctionPrior:
 
     def _evaluate(self, chains: Chains) -> tuple[Named, Tensor]:
         states = {name: p.detach() for name, p in chains.parameters.items()}
-        if chains.mapped:
-            gradients, values = vmap(grad_and_value(self.function))(states)
+        if self.mapped:
+            gradients, values = vmap(self._evaluate_one)(states)
             return gradients, values
-        each = [grad_and_value(self.function)({n: p[i] for n, p in states.items()}) for i in range(len(chains.seeds))]
+        each = [self._evaluate_one({n: p[i] for n, p in states.items()}) for i in range(len(chains.seeds))]
         return {n: torch.stack([g[n] for g, _ in each]) for n in states}, torch.stack([value for _, value in each])
 
     def add_gradient_(self, chains: Chains, gradients: Named, weight: float) -> None:
@@ -108,7 +123,7 @@ def make_prior(prior: Any, model: nn.Module) -> Prior:
         found = {name: group["prior"] for group in groups for name, _ in group["params"] if name in trained}
         return GaussianPrior({name: _mean_and_std(found[name], name, p) for name, p in trained.items()})
     if callable(prior) and not isinstance(prior, Tensor):
-        return FunctionPrior(prior)
+        return FunctionPrior(prior, {name: p.detach() for name, p in trained.items()})
     return GaussianPrior({name: _mean_and_std(prior, name, p) for name, p in trained.items()})
 
 

@@ -49,12 +49,12 @@ class Request:
 
     def check(self) -> None:
         """Raise for numbers that cannot be used."""
-        whole = {"chains": self.chains, "steps": self.steps, "thin": self.thin, "batch_size": self.batch_size}
-        for name, value in whole.items():
-            optional = name in ("thin", "batch_size")
-            if not (optional and value is None) and (not isinstance(value, int) or value < 1):
-                none = ", or None" if optional else ""
-                raise ValueError(f"{name} must be a whole number of at least 1{none}, got {value!r}")
+        for name in ("chains", "steps", "thin", "batch_size", "burn_in", "seed"):
+            value, optional = getattr(self, name), name not in ("chains", "steps")
+            least = {"burn_in": 0, "seed": -math.inf}.get(name, 1)
+            if not (optional and value is None) and (not isinstance(value, int) or value < least):
+                bound = "" if name == "seed" else f" of at least {least}"
+                raise ValueError(f"{name} must be a whole number{bound}{', or None' * optional}, got {value!r}")
         x, _ = self._data()
         if self.batch_size is not None and self.batch_size > len(x):
             raise ValueError(
@@ -62,14 +62,18 @@ class Request:
             )
         if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
             raise ValueError(f"lr must be positive and finite, or None to be chosen, got {self.lr}")
-        if not 0 <= self.forgotten < self.steps:
-            raise ValueError(f"burn_in must be at least 0 and less than steps ({self.steps}), got {self.burn_in}")
+        if not self.forgotten < self.steps:
+            raise ValueError(f"burn_in must be less than steps ({self.steps}), got {self.forgotten}")
         if not (self.examples > 0 and math.isfinite(self.examples)):
             raise ValueError(f"num_data must be positive, got {self.num_data}")
 
     def _data(self) -> tuple[Tensor, Tensor]:
-        if len(self.data) != 2 or not all(isinstance(part, Tensor) for part in self.data):
-            raise TypeError("data is a pair of tensors, inputs and targets: sample(model, loss, (x, y), ...)")
+        pair = isinstance(self.data, (tuple, list)) and len(self.data) == 2
+        if not pair or not all(isinstance(part, Tensor) for part in self.data):
+            raise TypeError(
+                "data is a pair of tensors, inputs and targets: sample(model, loss, (x, y), ...). Several inputs go "
+                "into one tensor, which the model's forward takes apart"
+            )
         x, y = self.data
         if not (x.ndim and y.ndim and len(x) and len(x) == len(y)):
             raise ValueError(
@@ -108,6 +112,8 @@ class Request:
             if self.init not in ("prior", "model"):
                 raise ValueError(f"init must be 'prior', 'model' or a list of state dicts, got {self.init!r}")
             return [prior.draw(own, seed) if self.init == "prior" else own for seed in seeds]
+        if isinstance(self.init, Mapping):
+            raise ValueError("init is one state dict; give a list with one for each chain, [state] * chains")
         if len(self.init) != len(seeds):
             raise ValueError(f"init has {len(self.init)} state dicts for {len(seeds)} chains; give one for each")
         for i, state in enumerate(self.init):

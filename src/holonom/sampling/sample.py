@@ -10,16 +10,19 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from .._lines import users_line
 from .._random.seeds import fresh_seed, refuse_ranks
 from .._training.threads import few_threads
 from ..constraints import Constraint
 from ..ensemble import Loss
+from ..errors import CheckpointError
 from .adjusted import Adjusted
 from .chains import make_chains, set_states
 from .checks import check_loss, check_model
-from .kernels import HMC, Kernel, kernel_named
+from .kernels import HMC, Cyclical, Kernel, kernel_named
 from .posterior import Posterior
 from .prior import make_prior
 from .request import Init, Request
@@ -80,8 +83,8 @@ def sample(
             noise of minibatches would raise the temperature by more than 5 %.
         burn_in: transitions to forget; None for half of them (for "cyclical", the first cycle).
         thin: keep one in this many; None for at most 1000 draws of a chain, and one gibibyte in memory.
-        batch_size: examples of a gradient; None for all of them. The noise of minibatches heats kernels without a
-            Metropolis test: it is measured, and warned about where it matters.
+        batch_size: examples of a gradient, drawn anew at every step; None for all of them. The noise of minibatches
+            heats kernels without a Metropolis test: it is measured, and warned about where it matters.
         init: "prior" draws every chain's start from the prior; "model" starts all of them at the model's weights; or a
             list of R state dicts.
         seed: of everything that is random; None draws one from torch's generator. The result tells it.
@@ -96,26 +99,26 @@ def sample(
         model, loss, data, steps, num_data, chains, prior, kernel, lr, burn_in, thin, batch_size, init, seed, out,
         progress, constraints,
     )  # fmt: skip
-    return run(request, stacklevel=3)
+    return run(request)
 
 
-def run(request: Request, stacklevel: int) -> Posterior:
-    """Carry out a request; ``stacklevel`` is that of the user's line for a warning raised here."""
-    model, loss, steps, burn_in = request.model, request.loss, request.steps, request.forgotten
+def run(request: Request) -> Posterior:
+    """Carry out a request."""
     kernel = kernel_named(request.kernel)
-    check_model(model)
     request.check()
+    model, loss, steps, burn_in = request.model, request.loss, request.steps, request.forgotten
+    check_model(model)
     folder = None if request.out is None else Folder(Path(request.out))
     seed = _seed(request, folder)
     spaces = make_spaces(request.constraints, model)
     prior = make_prior(request.prior, model)
     device = next(model.parameters()).device
     x, y = (part.to(device) for part in request.data)
-    check_loss(model, loss, x, y)
-    members = make_chains(model, request.chains, seed, loss, x[:EXAMPLES_TRIED], y[:EXAMPLES_TRIED], stacklevel)
+    check_loss(model, loss, x, y, request.num_data)
+    members = make_chains(model, request.chains, seed, loss, x[:EXAMPLES_TRIED], y[:EXAMPLES_TRIED])
     set_states(members, request.starts(prior, members))
     land_(spaces, members)
-    target = Target(members, loss, (x, y), request.examples, prior, request.batch_size, seed)
+    target = Target(members, loss, (x, y), request.examples, prior, request.batch_size)
     mover: Adjusted | Unadjusted = (
         Adjusted(kernel, target, spaces, request.lr, burn_in)
         if isinstance(kernel, HMC)
@@ -136,7 +139,8 @@ def run(request: Request, stacklevel: int) -> Posterior:
             start, seconds = int(state["step"]), float(state["seconds"])
             set_states(members, [{n: p[i] for n, p in state["parameters"].items()} for i in range(request.chains)])
             mover.load_state_dict(state["kernel"])
-    store.open(None if folder is None else folder.path, fresh=start == 0)
+            expected = state["potential"]
+    store.open(None if folder is None else folder.path, "r+" if start else "w+")
     number = {step: i for i, step in enumerate(kept)}
     since = time.perf_counter() - seconds
 
@@ -152,10 +156,18 @@ def run(request: Request, stacklevel: int) -> Posterior:
                 "mapped": members.mapped,
             }
             progress = {"step": step, "draws": sum(s <= step for s in kept), "seconds": time.perf_counter() - since}
-            folder.save({"parameters": own, "kernel": mover.state_dict(), **progress, **results})
+            potential = target.potential(mover.losses)
+            folder.save(
+                {"parameters": own, "potential": potential, "kernel": mover.state_dict(), **progress, **results}
+            )
 
     mover.begin(start)
     mover.check()
+    if start and not torch.allclose(target.potential(mover.losses), expected, rtol=1e-3, atol=1e-6):
+        raise CheckpointError(
+            f"{request.out} holds a run whose loss or prior had other values at the same weights: call with the same "
+            f"functions to continue it, or give another out"
+        )
     saved = time.perf_counter()
     with few_threads(members.parameters.values()), _bar(request.progress, start, steps) as bar:
         for step in range(start, steps):
@@ -163,17 +175,20 @@ def run(request: Request, stacklevel: int) -> Posterior:
             if (i := number.get(step + 1)) is not None:
                 store.put(i, members.parameters, mover.losses)
             if step == burn_in and (text := mover.too_hot()) is not None:
-                warnings.warn(text, stacklevel=stacklevel)
+                warnings.warn(text, stacklevel=users_line())
             due = (step + 1) % max(1, steps // CHECKPOINTS) == 0 or time.perf_counter() - saved > 60
             if due or step + 1 == steps:
                 save(step + 1)
                 saved = time.perf_counter()
             if bar is not None:
                 bar.update()
-    return Posterior(
+    posterior = Posterior(
         store.draws, store.losses, mover.lr, mover.acceptance, mover.heating, time.perf_counter() - since, seed,
         settings, copy.deepcopy(model), members.mapped,
     )  # fmt: skip
+    if not isinstance(kernel, Cyclical) and (text := posterior.shortcoming()):
+        warnings.warn(text, stacklevel=users_line())
+    return posterior
 
 
 def load(out: str | Path, model: nn.Module) -> Posterior:
@@ -187,7 +202,7 @@ def load(out: str | Path, model: nn.Module) -> Posterior:
         raise ValueError(f"{out} is of another model, whose parameters are {settings['model']}")
     names = own if settings["weights"] else {}
     store = Store({n: (p.shape, p.dtype) for n, p in names.items()}, int(settings["draws"]), int(settings["chains"]))
-    store.open(folder.path, fresh=False)
+    store.open(folder.path, "c")
     filled = int(state["draws"])
     return Posterior(
         {name: x[:, :filled] for name, x in store.draws.items()}, store.losses[:, :filled], state["lr"],

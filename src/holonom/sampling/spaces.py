@@ -21,7 +21,8 @@ Spaces = dict[str, Constraint]
 def make_spaces(constraints: Mapping[Any, Constraint] | None, model: nn.Module) -> Spaces:
     """A space for every sampled parameter, as it reads a stack of them; ``constraints`` maps selectors to spaces."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    spaces: Spaces = {name: Free() for name in trained}
+    free = Free()
+    spaces: Spaces = dict.fromkeys(trained, free)
     if not constraints:
         return spaces
     rules: dict[Any, dict[str, Any]] = {selector: {"constraint": space} for selector, space in constraints.items()}
@@ -35,10 +36,13 @@ def make_spaces(constraints: Mapping[Any, Constraint] | None, model: nn.Module) 
             continue
         if not isinstance(space, Constraint):
             raise TypeError(f"constraints map selectors to holonom.constraints objects, got {space!r}")
+        if space.traits.joint:
+            raise ConstraintError(f"{space!r} holds several tensors at once, which sample() cannot do yet")
+        stacked: dict[int, Constraint] = {}  # by the number of dimensions; parameters that share a space share a group
         for name, p in group["params"]:
             if name in trained:
                 space.check(p.detach(), f"'{name}'")
-                spaces[name] = _for_chains(space, p)
+                spaces[name] = stacked.setdefault(p.ndim, _for_chains(space, p))
     return spaces
 
 

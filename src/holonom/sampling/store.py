@@ -32,21 +32,22 @@ class Store:
         self.kinds, self.leading = kinds, (chains, count)
         self.maps: list[np.memmap[Any, Any]] = []
 
-    def open(self, folder: Path | None, fresh: bool = True) -> None:
+    def open(self, folder: Path | None, mode: str) -> None:
+        """``mode`` is NumPy's: "w+" anew, "r+" to go on, "c" to read (what is changed stays in memory)."""
         self.draws: dict[str, Tensor] = {}
         for name, (shape, dtype) in self.kinds.items():
             place, kind = f"draws/{quote(name, safe='')}", _DTYPES.get(dtype, np.float32)
-            self.draws[name] = self._tensor(folder, place, (*self.leading, *shape), kind, fresh)
-        self.losses = self._tensor(folder, "losses", self.leading, np.float64, fresh)
+            self.draws[name] = self._tensor(folder, place, (*self.leading, *shape), kind, mode)
+        self.losses = self._tensor(folder, "losses", self.leading, np.float64, mode)
 
-    def _tensor(self, folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any, fresh: bool) -> Tensor:
+    def _tensor(self, folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any, mode: str) -> Tensor:
         if folder is None:
             return torch.from_numpy(np.zeros(shape, dtype))
         path = folder / f"{name}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             # A file of zeros takes no space on most disks until it is written to.
-            array = np.lib.format.open_memmap(path, "w+" if fresh else "r+", dtype, shape if fresh else None)  # type: ignore[no-untyped-call]
+            array = np.lib.format.open_memmap(path, mode, dtype, shape if mode == "w+" else None)  # type: ignore[no-untyped-call]
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be opened ({error}); delete {folder} to start over") from None
         if array.shape != shape or array.dtype != dtype:
@@ -84,11 +85,16 @@ class Folder:
         """Write the settings, or refuse a folder that belongs to a run with others."""
         wanted = json.loads(json.dumps(settings))
         found = self.settings()
+        if found is None and (self.path / "checkpoint.pt").exists():
+            raise CheckpointError(f"{self.path} has a checkpoint but no run.json to tell whose; give another out")
         if found is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            partial = self.path / f"run.json.{os.getpid()}"
-            partial.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
-            os.replace(partial, self.path / "run.json")
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                partial = self.path / f"run.json.{os.getpid()}"
+                partial.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
+                os.replace(partial, self.path / "run.json")
+            except OSError as error:
+                raise CheckpointError(f"out={str(self.path)!r} is no folder that can be written to: {error}") from None
             return
         if wrong := [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]:
             differences = "; ".join(f"{name} {found.get(name)}, not {wanted.get(name)}" for name in wrong)

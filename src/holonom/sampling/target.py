@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._random import mix
-from ..batches import Shuffled
+from .._random.philox import uniforms
 from ..ensemble import Loss
 from .chains import Chains, Named
 from .prior import Prior
+
+_BATCHES, _MEASURING = 0xBA7C, 0xBA7D  # streams of uniforms
 
 
 class Target:
@@ -27,30 +28,31 @@ class Target:
         num_data: float,
         prior: Prior,
         batch_size: int | None,
-        seed: int,
     ) -> None:
         self.chains, self.loss, self.data = chains, loss, data
         self.num_data, self.prior = num_data, prior
-        self.batches = None if batch_size is None else Shuffled(*data, batch_size, chains.seeds)
-        self._other = None  # batches for measuring, which no step uses
-        if batch_size is not None:
-            seeds = [mix(seed, int(s)) >> 1 for s in chains.seeds.tolist()]
-            self._other = Shuffled(*data, batch_size, torch.tensor(seeds, device=chains.seeds.device))
+        self.batch_size = None if batch_size == len(data[0]) else batch_size
 
     @property
     def temperature(self) -> float:
         return 1.0 / self.num_data
 
-    def batch(self, step: int, measuring: bool = False) -> tuple[Tensor, ...]:
-        source = self._other if measuring else self.batches
-        if source is None:
-            return self.data
-        epoch, place = divmod(step, source.per_epoch)
-        return source.take(source.order(epoch)[place])
+    def batch(self, step: int, measuring: bool = False) -> tuple[Tensor, Tensor]:
+        """All data, or examples that every chain draws by itself; with ``measuring`` others, which no step uses.
 
-    def gradients(self, batch: tuple[Tensor, ...], prior: bool = True) -> tuple[Named, Tensor]:
+        Every step draws anew, with replacement: batches of a shuffled epoch have noise that sums to zero over it, so
+        that it heats momenta and not positions, and a thermostat that removes the one cools the other.
+        """
+        if self.batch_size is None:
+            return self.data
+        seeds, (x, y) = self.chains.seeds, self.data
+        at = torch.full((), step, device=seeds.device)
+        index = (uniforms(self.batch_size, seeds, at, _MEASURING if measuring else _BATCHES) * len(x)).long()
+        return x[index], y[index]
+
+    def gradients(self, batch: tuple[Tensor, Tensor], prior: bool = True) -> tuple[Named, Tensor]:
         """∇L of every chain, and the (R,) mean negative log-likelihoods, without the prior."""
-        found, losses = self.chains.gradients(self.loss, batch[0], batch[1], shared=self.batches is None)
+        found, losses = self.chains.gradients(self.loss, batch[0], batch[1], shared=self.batch_size is None)
         gradients = {name: g.detach() for name, g in found.items()}
         if prior:
             self.prior.add_gradient_(self.chains, gradients, self.temperature)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from .._random import mix
-from .target import Target, per_chain, squares
+from .target import Target, squares
 
 SHARE_OF_FREQUENCY = 1.0  # h·√λ of the stiffest direction; a step is stable below 2
 HEATING = 0.05  # of the temperature, by minibatch noise: what lr=None allows, and above which an lr is warned about
+THERMOSTAT_LOAD = 0.2  # h²σ²/(2τ) that lr=None allows an adaptive thermostat, whose positions are then 1 % too warm
 POWER_ITERATIONS = 6
 NOISE_BATCHES = 8
 _TUNE_AT = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the burn-in
@@ -63,10 +64,10 @@ def largest_curvature(target: Target, step: int) -> float:
 
 
 @torch.no_grad()
-def gradient_noise(target: Target, step: int) -> float:
-    """The variance of a minibatch's gradient, per number: the mean within a parameter, of the noisiest parameter."""
-    if target.batches is None:
-        return 0.0
+def gradient_noise(target: Target, step: int) -> tuple[float, float]:
+    """The variance of a minibatch's gradient, per number: of the noisiest parameter, and over all of them."""
+    if target.batch_size is None:
+        return 0.0, 0.0
     total: dict[str, Tensor] = {}
     square: dict[str, Tensor] = {}
     for i in range(NOISE_BATCHES):
@@ -75,15 +76,17 @@ def gradient_noise(target: Target, step: int) -> float:
             total[name] = total.get(name, torch.zeros_like(g)) + g
             square[name] = square.get(name, torch.zeros_like(g)) + g.square()
     n = NOISE_BATCHES
-    spread = [per_chain((square[k] - total[k].square() / n) / (n - 1)).mean() for k in total]
-    return float(torch.stack(spread).max())
+    spread = torch.stack([((square[k] - total[k].square() / n) / (n - 1)).mean() for k in total])
+    sizes = spread.new_tensor([x.numel() for x in total.values()])
+    return float(spread.max()), float((spread * sizes).sum() / sizes.sum())
 
 
 class CurvatureRule:
     """lr for kernels without a Metropolis test: 1/√λ with momenta, 1/(2λ) without, the same method at γ → ∞.
 
     λ is the largest of the last four measurements, and lr grows slowly. With minibatches lr is also small enough for
-    their noise to raise the temperature by no more than 5 %.
+    their noise to raise the temperature by no more than 5 %, from the middle of the burn-in on: before it the chains
+    come from far away, where noise is stronger and does no harm.
     """
 
     def __init__(self, overdamped: bool, thermostatted: bool, burn_in: int) -> None:
@@ -91,34 +94,49 @@ class CurvatureRule:
         self.first = _FIRST if burn_in >= _LONG else 1.0
         self.curvatures: list[float] = []
         self.steps: list[float] = []  # the time steps that followed, as kernels with momenta have them
-        self.noise = 0.0
+        self.noise = self.mean_noise = 0.0
 
     def measure(self, target: Target, step: int, curvature: bool = True) -> None:
         if curvature:
             self.curvatures.append(largest_curvature(target, step))
-        self.noise = gradient_noise(target, step)
+        self.noise, self.mean_noise = gradient_noise(target, step)
 
-    def lr(self, temperature: float) -> float:
+    def lr(self, temperature: float, limited: bool) -> float:
+        """``limited`` by the noise of minibatches."""
         h = SHARE_OF_FREQUENCY / math.sqrt(max(self.curvatures[-_REMEMBERED:]))
         h = min(h, self.steps[-1] * _GROWTH if self.steps else h * self.first)
-        if self.noise and not self.thermostatted:
+        if limited and self.noise:
             most = HEATING * temperature / self.noise
-            h = min(h, 2 * math.sqrt(most) if self.overdamped else math.sqrt(most * (1 - math.exp(-2))))
+            if self.thermostatted:
+                h = min(h, math.sqrt(2 * THERMOSTAT_LOAD * temperature / self.mean_noise))
+            else:
+                h = min(h, 2 * math.sqrt(most) if self.overdamped else math.sqrt(most * (1 - math.exp(-2))))
         self.steps.append(h)
         return h * h / 2 if self.overdamped else h
 
     def heating(self, lr: float, friction: float, temperature: float) -> float:
-        """By which share minibatch noise raises the temperature."""
+        """By which share minibatch noise raises the temperature of the noisiest parameter.
+
+        A thermostat damps as the mean noise needs, by h²σ²/τ a step: what is above the mean is left. So is a part
+        that grows with the damping.
+        """
+        if not self.noise:
+            return 0.0
         if self.overdamped:
             return lr * self.noise / (2 * temperature)
-        return lr * lr * self.noise / (temperature * -math.expm1(-2 * friction * lr))
+        damping, noise = -math.expm1(-2 * friction * lr), self.noise
+        if self.thermostatted:
+            damping += lr * lr * self.mean_noise / temperature
+            noise -= self.mean_noise
+        load = lr * lr * self.mean_noise / (2 * temperature) if self.thermostatted else 0.0
+        return lr * lr * noise / (temperature * damping) + load**2 / 4  # the latter as measured, see docs/gotchas.md
 
     def state(self) -> dict[str, Any]:
-        return {"curvatures": list(self.curvatures), "steps": list(self.steps), "noise": self.noise}
+        return {"curvatures": list(self.curvatures), "steps": list(self.steps), "noise": [self.noise, self.mean_noise]}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.curvatures, self.steps = list(state["curvatures"]), list(state["steps"])
-        self.noise = float(state["noise"])
+        self.noise, self.mean_noise = state["noise"]
 
 
 class DualAveraging:
@@ -126,7 +144,7 @@ class DualAveraging:
 
     def __init__(self, lr: float, target: float) -> None:
         self.target = target
-        self.centre = math.log(10 * lr)
+        self.centre = math.log(lr)  # 1/√λ is within a factor of two of what will be
         self.now = self.mean = math.log(lr)
         self.error, self.count = 0.0, 0
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from torch import Tensor
 
+from .._step.thermostat import STEPS
+from ..constraints import Free
 from ..errors import NonFiniteGradientError
 from ..optimizer import Langevin
 from ..scheme import compile_word
@@ -44,16 +47,19 @@ class Unadjusted:
         self.tune_at = tuning_steps(burn_in) if lr is None else set()
         self.lr = lr or 1e-3
         self.heating = 0.0
-        groups: dict[str, dict[str, Any]] = {}
+        groups: dict[int, dict[str, Any]] = {}
         for name, p in target.chains.parameters.items():
             space = spaces[name]
-            groups.setdefault(repr(space), {"params": [], "constraint": space})["params"].append((name, p))
+            groups.setdefault(id(space), {"params": [], "constraint": space})["params"].append((name, p))
+            if scheme.word == "M" and not isinstance(space, Free):
+                raise ValueError(
+                    f"kernel='sgld' and 'cyclical' average the noise of two steps, which on {space!r} lies in two "
+                    f"tangent spaces; use kernel=BAOAB(friction=math.inf), the same method with projected momenta"
+                )
         self.optimizer = Langevin(
             groups.values(), self.lr, scheme=kernel.word, temperature=target.temperature, seed=target.chains.seeds,
             **self._thermostat(burn_in),
         )  # fmt: skip
-        freedom = [sum(spaces[name].degrees_of_freedom(p.detach()) for name, p in g["params"]) for g in groups.values()]
-        self.freedom = [n // len(target.chains.seeds) for n in freedom]  # of one chain, group by group
 
     def begin(self, step: int) -> None:
         """Evaluate the present positions: at the start, or after :meth:`load_state_dict`."""
@@ -61,18 +67,15 @@ class Unadjusted:
 
     def step(self, step: int) -> None:
         measures = step in self.tune_at
-        if measures or (step == self.burn_in and self.target.batches is not None):
+        if measures or (step == self.burn_in and self.target.batch_size is not None):
             self.rule.measure(self.target, step, curvature=measures)
         if measures:
-            self.lr = self.rule.lr(self.target.temperature)
+            self.lr = self.rule.lr(self.target.temperature, limited=step >= self.burn_in // 2)
         if step == self.burn_in:
-            friction = self._thermostat(step).get("friction", math.inf)
-            self.heating = self.rule.heating(self.lr, friction, self.target.temperature)
+            self.heating = self.rule.heating(self.lr, self._damping(step), self.target.temperature)
         settings = {"lr": self.lr, **self._thermostat(step), **self._cycle(step)}
         for group in self.optimizer.param_groups:
             group.update(settings)
-        if isinstance(self.kernel, AdL):
-            self._couple(step)
         for name, p in self.target.chains.parameters.items():
             p.grad = self.gradients[name]
         try:
@@ -82,6 +85,8 @@ class Unadjusted:
                 f"a chain diverged before step {step} with lr={self.lr:g} ({error}). Give a smaller lr, start "
                 f"elsewhere (init='model'), or give a narrower prior"
             ) from None
+        if isinstance(self.kernel, AdL) and step < self.burn_in // 2:
+            self._rest()
         self.begin(step + 1)
 
     def keeps(self, step: int) -> bool:
@@ -89,46 +94,47 @@ class Unadjusted:
         return not isinstance(self.kernel, Cyclical) or self._phase(step - 1) >= self.kernel.exploration
 
     def check(self) -> None:
-        """Raise if a chain diverged; on a device nothing else notices."""
-        self.optimizer.check()
+        """Raise if a chain diverged; on a device nothing else notices. What a thermostat cannot hold is in heating."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*the thermostat damps momenta")
+            self.optimizer.check()
 
     def too_hot(self) -> str | None:
         """What to say of minibatch noise that heats noticeably."""
-        if isinstance(self.kernel, AdL) or self.heating <= 1.5 * HEATING:  # lr=None aims at HEATING, and measures it
+        if self.heating <= 1.5 * HEATING:  # lr=None aims at HEATING, and measures it
             return None
+        removed = ", beyond what the thermostat removes from all of them" if isinstance(self.kernel, AdL) else ""
         return (
             f"the noise of the minibatches raises the temperature of the noisiest parameter by about "
-            f"{100 * self.heating:.0f} %: the draws are too wide. Give a smaller lr, a larger batch_size, "
-            f"batch_size=None, or kernel='adl'"
+            f"{100 * self.heating:.0f} %{removed}: the draws are too wide. Give a smaller lr, a larger batch_size, or "
+            f"batch_size=None"
         )
 
     # ── settings of a step ───────────────────────────────────────────────────────────────────────
 
     def _thermostat(self, step: int) -> dict[str, Any]:
         if isinstance(self.kernel, BAOAB):
-            return {"friction": self._friction(step, 1.0)}
+            return {"friction": self._damping(step)}
         if isinstance(self.kernel, AdL):
-            return {"driving_noise": math.sqrt(2 * self._friction(step, 0.1) * self.target.temperature)}
+            return {"thermostat_time": STEPS * self.lr, "thermostat_friction": self._damping(step)}
         return {}
 
-    def _couple(self, step: int) -> None:
-        """ε = 1/(N τ t²) with t = 1/γ, so that the thermostat's time is t whatever N and τ are.
+    def _damping(self, step: int) -> float:
+        """γ of a step."""
+        if isinstance(self.kernel, (BAOAB, AdL)):
+            return self._friction(step, 1.0 if isinstance(self.kernel, BAOAB) else 0.1)
+        return math.inf
 
-        In the first half of the burn-in ξ rests at γ: what falls from the start would drive it so high that the chains
-        freeze.
-        """
-        friction = self._friction(step, 0.1)
-        for group, freedom in zip(self.optimizer.param_groups, self.freedom, strict=True):
-            rests = step < self.burn_in // 2
-            group["coupling"] = 0.0 if rests else friction**2 / (freedom * self.target.temperature)
-            if rests:
-                self.optimizer.state[group["params"][0]]["thermostat"].fill_(friction)
+    def _rest(self) -> None:
+        """Set ξ to its value without noise of gradients: falling from the start would drive it to its bound 1/h."""
+        for group in self.optimizer.param_groups:
+            self.optimizer.state[group["params"][0]]["thermostat"].fill_(group["thermostat_friction"])
 
     def _friction(self, step: int, most: float) -> float:
         given = self.kernel.friction if isinstance(self.kernel, (BAOAB, AdL)) else None
         if given is not None:
             return given
-        if self.target.batches is not None and isinstance(self.kernel, BAOAB):
+        if self.target.batch_size is not None and isinstance(self.kernel, BAOAB):
             return 1 / self.lr
         friction = 2 * CORRELATION_TIMES / (self.lr * max(1, self.steps - self.burn_in))
         if self.target.prior.widest is not None:

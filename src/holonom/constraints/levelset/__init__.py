@@ -61,6 +61,7 @@ class LevelSet(Constraint):
 
     has_initialiser = False
     replica_dims = 0
+    raises = True  # where a drift finds no root; a sampler that tests every drift needs no error
     _shapes: tuple[torch.Size, ...] | None = None  # of the tensors that a joint block consists of
 
     def __init__(
@@ -235,8 +236,7 @@ class LevelSet(Constraint):
             self._unflatten_(x.to(q.dtype), q, None)
         full = self._flat(q, self.lift(q)[0] if self.has_slack else None).to(precision)
         self._refuse_dependent(self._jacobian(q)(full), name)
-        distance = (x - start).norm(dim=1)
-        return Landing(int(outside.sum()), outside.numel(), (distance * outside).max().item())
+        return Landing(int(outside.sum()), outside.numel(), ((x - start).norm(dim=1) * outside).max().item())
 
     def _precision(self, q: Tensor) -> torch.dtype:
         """Double precision, unless the user's function wants what it closes over to have the weights' own."""
@@ -254,10 +254,9 @@ class LevelSet(Constraint):
             )
 
     def lift(self, q: Tensor) -> tuple[Tensor, ...]:
-        if self.inequalities is None:
+        if (h := self.inequalities) is None:
             return ()
-        block, h = q.shape[self.leading :], self.inequalities
-        value = vmap(lambda x: self._call(h, x.reshape(block)))(self._flat(q, None))
+        value = vmap(lambda x: self._call(h, x.reshape(q.shape[self.leading :])))(self._flat(q, None))
         xi = (-value - _inside(value.dtype)).clamp_min(0).sqrt().to(q.dtype)
         return xi, torch.zeros_like(xi)
 
@@ -290,9 +289,8 @@ class LevelSet(Constraint):
 
     def drift_(self, x: Phase, h: Scalar) -> None:
         start, pi = self._flat(x.q, x.slack), self._flat(x.p, x.slack_p)
-        time = self._time(h, start)
-        j = self._jacobian(x.q)(start)
-        moved, multiplier = along(self._value(x.q), start + time * pi, j, x.q.dtype, self.name)
+        time, j = self._time(h, start), self._jacobian(x.q)(start)
+        moved, multiplier = along(self._value(x.q), start + time * pi, j, x.q.dtype, self.name, self.raises)
         normal = (j.mT @ multiplier)[:, :, 0]
         pi = pi - (torch.where(time == 0, 0.0, normal / time) if isinstance(time, Tensor) else normal / time)
         self._unflatten_(moved, x.q, x.slack)
@@ -311,6 +309,9 @@ class LevelSet(Constraint):
 
     def residual(self, x: Phase) -> Tensor:
         return self._value(x.q)(self._flat(x.q, x.slack)).abs().max()
+
+    def residuals(self, x: Phase) -> Tensor:  # relative to the blocks' sizes, to first order
+        return distance(self._value(x.q), self._flat(x.q, x.slack))
 
     def cotangency(self, x: Phase) -> Tensor:
         j = self._jacobian(x.q)(self._flat(x.q, x.slack))

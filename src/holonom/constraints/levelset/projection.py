@@ -17,8 +17,10 @@ DEVICE_ITERATIONS = 12
 Value = Callable[[Tensor], Tensor]  # x: (B, d) → c: (B, m)
 
 
-def along(value: Value, target: Tensor, j: Tensor, dtype: torch.dtype, name: str) -> tuple[Tensor, Tensor]:
-    """x' = target − Jᵀλ with c(x') = 0 (4.41), and λ."""
+def along(
+    value: Value, target: Tensor, j: Tensor, dtype: torch.dtype, name: str, raises: bool = True
+) -> tuple[Tensor, Tensor]:
+    """x' = target − Jᵀλ with c(x') = 0 (4.41), and λ; without ``raises``, blocks that have no root are anywhere."""
     multiplier = torch.zeros(*j.shape[:2], 1, dtype=j.dtype, device=j.device)
     x = target
 
@@ -30,7 +32,7 @@ def along(value: Value, target: Tensor, j: Tensor, dtype: torch.dtype, name: str
         x = target - (j.mT @ multiplier)[:, :, 0]
         return torch.div((j.mT @ change).abs().max(), 1 + x.abs().max())
 
-    _converge(newton, target.device, dtype, name)
+    _converge(newton, target.device, dtype, name, raises)
     return x, multiplier
 
 
@@ -78,14 +80,16 @@ def nearest(
     return x
 
 
-def _converge(iterate: Callable[[], Tensor], device: torch.device, dtype: torch.dtype, name: str) -> None:
+def _converge(
+    iterate: Callable[[], Tensor], device: torch.device, dtype: torch.dtype, name: str, raises: bool = True
+) -> None:
     if device.type != "cpu":  # reading the error would stall the device
         for _ in range(DEVICE_ITERATIONS):
             iterate()
         return
     smallest = float("inf")
     since = 0
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(MAX_ITERATIONS if raises else DEVICE_ITERATIONS):
         try:
             change = float(iterate())
         except LinAlgError:
@@ -97,8 +101,10 @@ def _converge(iterate: Callable[[], Tensor], device: torch.device, dtype: torch.
         smallest = min(smallest, change)
         if since > 3 and smallest <= 64 * eps:  # rounding is all that is left
             return
-        if not change < 1e6:
+        if raises and not change < 1e6:
             break
+    if not raises:
+        return
     raise ProjectionError(
         f"the projection onto {name}(q) = 0 has no root in reach of this step: lower lr, or clip the gradient"
     )

@@ -251,7 +251,11 @@ class Orthogonal(Viewed):
         return [skew_part(x.p) if self._turns(x.q) else self._without_normal_part(x.q, x.p)]
 
     def residual(self, x: Phase) -> Tensor:
-        return exact_gram_error(widened(x.q)).abs().max()
+        return self.residuals(x).abs().max()
+
+    def residuals(self, x: Phase) -> Tensor:
+        """QᵀQ − I of every block."""
+        return exact_gram_error(widened(x.q))
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         if self.iterations is not None:
