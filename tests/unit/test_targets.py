@@ -15,7 +15,8 @@ def test_every_marker_is_left_out_by_default_and_has_a_target(request):
     assert set(markers) == TARGETS
     assert f"not ({' or '.join(markers)})" in " ".join(request.config.getini("addopts"))
     targets = re.search(r"^\.PHONY: run test(.*)$", MAKEFILE, re.MULTILINE)[1].split()
-    assert sorted(targets) == sorted([*(f"test-{marker}" for marker in markers), "test-oldest"])
+    other_environments = ["test-kernels", "test-oldest"]
+    assert sorted(targets) == sorted([*(f"test-{marker}" for marker in markers), *other_environments])
     for marker in markers:
         target = re.search(rf"^(?:.* )?test-{marker}(?: .*)?:.*\n\t(.*)$", MAKEFILE, re.MULTILINE)
         assert target[1].endswith((f" -m {marker}", " -m $*"))
