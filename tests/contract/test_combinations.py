@@ -269,9 +269,11 @@ def test_a_pickled_optimizer_has_rates_that_schedulers_can_write():
 def test_one_seed_in_a_vector_is_the_same_seed():
     (p,) = parameters((1, 3))
     saved = Langevin([p], 0.1, temperature=1.0, seed=torch.tensor([5])).state_dict()
+    opt = Langevin([p], 0.1, temperature=1.0, seed=5)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Langevin([p], 0.1, temperature=1.0, seed=5).load_state_dict(saved)
+        warnings.simplefilter("error")  # a seed that differs would be warned about
+        opt.load_state_dict(saved)
+    assert opt.param_groups[0]["seed"] == 5
 
 
 def test_a_checkpoint_with_periods_is_refused_where_there_are_none():

@@ -15,11 +15,10 @@ from ..._step.integrate import Phase, Scalar, add_scaled_
 from ...errors import ConstraintError, ProjectionError
 from ..base import Constraint, Landing, Traits, rounding, widened
 from .jacobian import are_dependent, distance, linearised, tangent
-from .landing import land, violated
+from .landing import inside, land, violated
 from .projection import Value, along, nearest
 
 Function = Callable[..., Tensor]
-_INSIDE = 16  # roundings by which h(q) stays below 0, so that none takes it above
 
 
 class LevelSet(Constraint):
@@ -200,7 +199,7 @@ class LevelSet(Constraint):
             here = x[:d].reshape(block)
             parts = [] if self.equalities is None else [self._call(self.equalities, here)]
             if self.inequalities is not None:
-                parts.append(self._call(self.inequalities, here) + x[d:].square() + _inside(x.dtype))
+                parts.append(self._call(self.inequalities, here) + x[d:].square() + inside(x.dtype))
             return torch.cat(parts)
 
         return vmap(c)
@@ -257,7 +256,7 @@ class LevelSet(Constraint):
         if (h := self.inequalities) is None:
             return ()
         value = vmap(lambda x: self._call(h, x.reshape(q.shape[self.leading :])))(self._flat(q, None))
-        xi = (-value - _inside(value.dtype)).clamp_min(0).sqrt().to(q.dtype)
+        xi = (-value - inside(value.dtype)).clamp_min(0).sqrt().to(q.dtype)
         return xi, torch.zeros_like(xi)
 
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
@@ -321,10 +320,6 @@ class LevelSet(Constraint):
         if self.equalities is None:
             return q.numel()
         return q.numel() - q.shape[: self.leading].numel() * self._call(self.equalities, self._block(q)).numel()
-
-
-def _inside(dtype: torch.dtype) -> float:
-    return _INSIDE * torch.finfo(dtype).eps
 
 
 def _name(function: Function | None) -> str:

@@ -12,6 +12,11 @@ from .projection import Value, nearest
 MARGIN = 1e-3  # at ξ = 0 the tangent is pure slack and a block feels no force: what lands lands at h = −margin
 
 
+def inside(dtype: torch.dtype) -> float:
+    """How far h(q) stays below 0: sixteen roundings, so that none takes it above."""
+    return 16 * torch.finfo(dtype).eps
+
+
 def violated(value: Tensor, x: Tensor, bounds: Tensor, dtype: torch.dtype) -> Tensor:
     """Which constraints ask for a move: equalities off 0, and bounds (h ≤ 0) that are reached."""
     rounding = 8 * torch.finfo(dtype).eps * (1 + x.norm(dim=1, keepdim=True))
