@@ -5,8 +5,6 @@ The server without a browser is tested in tests/unit/test_labelling_server.py.
 
 from __future__ import annotations
 
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,39 +17,11 @@ import pytest
 from holonom.labelling import read_people
 from holonom.labelling.journal import order
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright: pip install it")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH"),
-]
+from .chromium import needs_browser, playwright
+
+pytestmark = needs_browser
 
 COUNT = 8
-QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(5000)
-    requested: list[str] = []
-    errors: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    context.close()
-    assert not errors
-    assert all(re.match(r"http://127\.0\.0\.1:|data:", url) for url in requested)
 
 
 class Server:

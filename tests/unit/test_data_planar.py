@@ -1,4 +1,4 @@
-"""Spirals and waves lie on the curves of (3.32) and (3.33), half of the points on each."""
+"""Spirals and waves lie on the curves of (3.32) and (3.33), half of the points on each; circles, and quadrants."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from holonom.data import spirals, trigonometric
+from holonom.data import circles, spirals, trigonometric, xor
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -72,3 +72,29 @@ def test_generators_decide_and_the_global_one_stays(make: object) -> None:
     assert torch.equal(state, torch.get_rng_state())
     with pytest.raises(ValueError, match="at least 2 points, got 1"):
         make(1)  # type: ignore[operator]
+
+
+def test_circles_have_their_radii() -> None:
+    x, y = circles(400, inner=0.3, scale=2.0, noise=0.0, generator=seeded())
+    radius = x.double().norm(dim=1)
+    assert torch.allclose(radius, torch.where(y == 1, 0.6, 2.0).double(), atol=1e-5)
+    assert y.sum() == 200
+    assert x.mean(0).abs().max() < 4 * 2.0 / math.sqrt(2 * 400)
+
+
+def test_the_class_of_xor_is_the_sign_of_the_product() -> None:
+    x, y = xor(2000, scale=3.0, noise=0.0, generator=seeded())
+    assert torch.equal(y == 1, x.prod(1) < 0)
+    assert x.abs().max() <= 3.0
+    assert x.abs().max() > 2.9
+    assert abs(float(y.mean()) - 0.5) < 4 * 0.5 / math.sqrt(2000)
+
+
+@pytest.mark.parametrize("draw", [circles, xor])
+def test_noise_of_shapes_and_too_few_points(draw) -> None:
+    clean, labels = draw(2000, noise=0.0, generator=seeded(3))
+    noisy, same = draw(2000, noise=0.5, generator=seeded(3))
+    assert torch.equal(labels, same)
+    assert abs((noisy - clean).std().item() - 0.5) < 4 * 0.5 / math.sqrt(2 * 4000)
+    with pytest.raises(ValueError, match="at least 2 points"):
+        draw(1)

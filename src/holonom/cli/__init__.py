@@ -1,4 +1,4 @@
-"""The command line: ``holonom list | reproduce | report | label | data``.
+"""The command line: ``holonom list | reproduce | report | play | label | data``.
 
 Exit codes: 0 the command finished, whatever the verdicts; 2 the request cannot be met; 130 interrupted.
 """
@@ -14,7 +14,7 @@ from .. import __version__
 from ..errors import CheckpointError, DataError
 from ..experiments import ranks
 from ..report.record import RecordError
-from . import data, experiments, labelling
+from . import data, experiments, labelling, playground
 from .output import INTERRUPTED, REFUSED, Refusal, say
 
 
@@ -53,6 +53,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"holonom {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for group in (experiments, labelling, data):
+    for group in (experiments, playground, labelling, data):
         group.add_commands(commands)
     return parser

@@ -33,6 +33,7 @@ def label(options: argparse.Namespace) -> int:
             output.say(f"holonom: left out {name}, who has not labelled every image")
         print(options.export)
         return output.DONE
+    output.require("starlette", "uvicorn", "websockets", extra="playground")
     with suppress(KeyboardInterrupt), make_server(load_pictures(options.images), folder, options.port) as server:
         print(f"{server.url}#{quote(options.labeller)}" if options.labeller else server.url, flush=True)
         output.say(f"holonom: open this address to label; labels go to {folder}; stop with Ctrl-C")

@@ -8,10 +8,11 @@ from .images import ImageSet
 from .poker import classify_poker, deal_poker, poker
 from .retrograde import solve_chess
 from .root import FileStatus, SetStatus, check, find, list_sets
+from .shapes import circles, xor
 from .spirals import spirals
 from .sst2 import Sentences, sst2
 from .table import Table
-from .text import Corpus, batches, penn_treebank, wikitext2, windows
+from .text import Corpus, batches, penn_treebank, wikitext2, wikitext2_characters, windows
 from .trigonometric import trigonometric
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "check",
     "chess",
     "cifar10",
+    "circles",
     "classify_poker",
     "deal_poker",
     "fashion_mnist",
@@ -39,5 +41,7 @@ __all__ = [
     "sst2",
     "trigonometric",
     "wikitext2",
+    "wikitext2_characters",
     "windows",
+    "xor",
 ]

@@ -1,0 +1,290 @@
+// The page: takes what the server sends, sends what the user wants.
+
+import { ArmCard } from "./arms.js";
+import { watchColours } from "./colours.js";
+import { makeControl } from "./controls.js";
+import { explainOnHover } from "./explain.js";
+import { count, short } from "./format.js";
+import { Live } from "./live.js";
+import { Measurements } from "./measurements.js";
+import { compose } from "./picture.js";
+import { copy, fromFragment, save, toFragment } from "./share.js";
+
+const $ = (id) => document.getElementById(id);
+const DATA = ["data", "turns", "waves", "noise", "scale", "points"];
+const NETWORK = ["depth", "width", "activation", "start", "replicas", "batch"];
+const ONLY_FOR = { turns: ["spirals"], waves: ["waves"], noise: ["spirals", "waves", "circles", "xor"], points: ["spirals", "waves", "circles", "xor"] };
+const SEND_EVERY = 60; // milliseconds, while a slider moves
+const DESCRIBE_EVERY = 2000;
+const BOUND = 1.3; // of the plane, in units of the scale
+
+let catalogue = null, state = null, plane = null, frame = null;
+let session = null; // of the server that this page knows
+let wanted = fromFragment(location.hash); // settings that the server has not taken up yet
+let other = null; // the second arm while only one is shown
+let shared = {}, cards = [];
+const measurements = new Measurements($("charts"));
+
+// ── what the server says ────────────────────────────────────────────────────────────────────────
+
+const live = new Live({
+  hello(message) {
+    $("offline").hidden = true;
+    const again = session !== null && session !== message.session;
+    if (again && state) wanted = state.settings; // the server was started anew: go on with what was shown
+    const played = again && state?.playing;
+    const first = session === null;
+    session = message.session;
+    if (!catalogue) build(message);
+    greet = { first, played };
+  },
+
+  state(message) {
+    const before = state;
+    state = message;
+    if (wanted) {
+      const settings = wanted;
+      wanted = null;
+      live.send({ do: "set", settings });
+    }
+    if (greet) {
+      const { first, played } = greet;
+      greet = null;
+      const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+      if (played || (first && message.untouched && !calm)) live.send({ do: "play" });
+    }
+    if (before && before.run !== state.run) $("problem").hidden = true;
+    showSettings();
+  },
+
+  problem({ name, text }) {
+    $("problem").textContent = text;
+    $("problem").hidden = false;
+    showSettings();
+    control(name)?.mark(true);
+  },
+
+  plane(message) {
+    plane = {
+      run: message.run, bound: message.bound,
+      train: message.train === undefined ? null : message.arrays[message.train],
+      test: message.test === undefined ? null : message.arrays[message.test],
+    };
+    if (frame && frame.run !== plane.run) frame = null;
+    redraw();
+  },
+
+  frame(message) {
+    if (!state || message.run !== state.run) return;
+    frame = message;
+    redraw();
+  },
+
+  lost() {
+    $("offline").hidden = false;
+    document.body.classList.add("lost");
+  },
+});
+let greet = null;
+
+// ── building ────────────────────────────────────────────────────────────────────────────────────
+
+function build(message) {
+  catalogue = message;
+  $("version").textContent = message.version;
+  for (const [names, place] of [[DATA, "data-controls"], [NETWORK, "network-controls"]]) {
+    for (const name of names) {
+      shared[name] = makeControl(name, name, catalogue.controls[name], (value, done) => set({ [name]: value }, done));
+      $(place).append(shared[name]);
+    }
+  }
+  catalogue.speeds.forEach((speed) => {
+    $("speed").append(new Option(speed === null ? "as fast as it can" : `${speed} a second`, speed ?? ""));
+  });
+  for (const preset of catalogue.presets) {
+    const chip = document.createElement("button");
+    chip.type = "button";
+    chip.textContent = preset.title;
+    chip.dataset.preset = preset.name;
+    chip.addEventListener("click", () => {
+      set(preset.settings, true);
+      live.send({ do: "play" });
+      say(`${preset.title}. ${preset.text}`);
+    });
+    document.querySelector(".chips").append(chip);
+  }
+}
+
+// ── settings ────────────────────────────────────────────────────────────────────────────────────
+
+let pending = null, timer = 0;
+
+/** Send settings: at once when a control is let go, and from time to time while it moves. */
+function set(changes, done) {
+  $("problem").hidden = true;
+  pending = { ...pending, ...changes };
+  const flush = () => {
+    clearTimeout(timer);
+    timer = 0;
+    if (pending) live.send({ do: "set", settings: pending });
+    pending = null;
+  };
+  if (done) flush();
+  else if (!timer) timer = setTimeout(flush, SEND_EVERY);
+}
+
+/** All arms with one of them replaced: the server takes them together. */
+function setArm(number, values, done) {
+  const arms = structuredClone(pending?.arms ?? state.settings.arms);
+  arms[number] = values;
+  set({ arms }, done);
+}
+
+function control(name) {
+  const [place, number, own] = name.split(".");
+  return place === "arms" ? cards[number]?.controls[own] : shared[name];
+}
+
+function showSettings() {
+  if (!catalogue || !state) return;
+  const { settings, playing } = state;
+  document.body.classList.remove("lost");
+  while (cards.length < settings.arms.length) addCard();
+  cards.forEach((card, number) => {
+    card.card.hidden = number >= settings.arms.length;
+    if (!card.card.hidden) card.setSettings(settings.arms[number]);
+    card.setPainting(settings.data === "painted");
+    Object.values(card.controls).forEach((each) => each.mark(false));
+  });
+  $("fields").classList.toggle("single", settings.arms.length < 2);
+  for (const [name, each] of Object.entries(shared)) {
+    each.set(settings[name]);
+    each.mark(false);
+    each.hidden = name in ONLY_FOR && !ONLY_FOR[name].includes(settings.data);
+  }
+  $("paint").hidden = settings.data !== "painted";
+  $("view").hidden = settings.replicas === 1;
+  $("two-arms").checked = settings.arms.length === 2;
+  if (document.activeElement !== $("seed")) $("seed").value = settings.seed;
+  $("speed").value = state.speed ?? "";
+  $("play").classList.toggle("playing", playing);
+  $("play").querySelector(".word").textContent = playing ? "Pause" : "Play";
+  if (state.problem) {
+    $("problem").textContent = state.problem;
+    $("problem").hidden = false;
+  }
+  const preset = catalogue.presets.find((each) => same(each.settings, settings));
+  for (const chip of document.querySelectorAll(".chips button")) {
+    chip.setAttribute("aria-pressed", chip.dataset.preset === preset?.name);
+  }
+  if (preset) $("preset-text").textContent = preset.text;
+  history.replaceState(null, "", toFragment(settings));
+  redraw();
+}
+
+/** Whether settings differ at most in what acts at once. */
+function same(preset, settings) {
+  const fixed = ({ arms, batch, painted, seed, ...rest }) => JSON.stringify([rest, arms.map(({ method, ...values }) =>
+    [method, Object.keys(values).filter((name) => !catalogue.arm_controls[name].live).map((name) => values[name])])]);
+  return fixed(preset) === fixed(settings);
+}
+
+function addCard() {
+  const number = cards.length;
+  const card = new ArmCard(number, catalogue, {
+    change: (values, done) => setArm(number, values, done ?? true),
+    paint: (x, y) => {
+      const { painted, scale } = { ...state.settings, ...pending };
+      const bound = BOUND * scale, label = Number(document.querySelector("input[name=brush]:checked").value);
+      const place = [x, y].map((value) => Number((value * bound).toFixed(3)));
+      set({ painted: [...painted, [...place, label]] }, true);
+      state.settings.painted = [...painted, [...place, label]];
+    },
+  });
+  cards.push(card);
+  $("fields").append(card.card);
+}
+
+// ── drawing ─────────────────────────────────────────────────────────────────────────────────────
+
+function redraw() {
+  if (!state || !plane || plane.run !== state.run) return;
+  const options = {
+    view: document.querySelector("input[name=view]:checked").value,
+    showTest: $("show-test").checked,
+  };
+  const shown = cards.filter(({ card }) => !card.hidden);
+  if (!plane.train) {
+    shown.forEach((card) => card.clear(options));
+    measurements.clear();
+    $("steps").textContent = "0";
+    return;
+  }
+  if (!frame || frame.run !== state.run || frame.arms.length !== shown.length) return;
+  shown.forEach((card, i) => card.show(frame.arms[i], frame, plane, options));
+  measurements.show(frame, shown.length);
+  $("steps").textContent = count(frame.step);
+  $("rate").textContent = state.playing ? ` · ${short(Math.round(frame.rate))} a second` : "";
+  document.body.dataset.step = frame.step;
+  document.body.dataset.settled = frame.settled;
+}
+
+setInterval(() => {
+  cards.forEach((card) => card.describe());
+  measurements.describe();
+}, DESCRIBE_EVERY);
+
+// ── the user ────────────────────────────────────────────────────────────────────────────────────
+
+const say = (text) => { $("said").textContent = text; };
+const ask = (what, text) => () => {
+  if (live.send({ do: what() })) say(text());
+};
+const playOrPause = ask(() => (state.playing ? "pause" : "play"), () => (state.playing ? "Paused." : "Playing."));
+const step = ask(() => "step", () => "One step.");
+const reset = ask(() => "reset", () => "Begun again.");
+
+$("play").addEventListener("click", playOrPause);
+$("step").addEventListener("click", step);
+$("reset").addEventListener("click", reset);
+$("speed").addEventListener("change", () => live.send({ do: "speed", value: $("speed").value ? Number($("speed").value) : null }));
+$("seed").addEventListener("change", () => set({ seed: Number($("seed").value.trim() || Number.NaN) }, true));
+$("new-seed").addEventListener("click", () => set({ seed: Math.floor(Math.random() * 10000) }, true));
+$("two-arms").addEventListener("change", () => {
+  const { arms } = state.settings;
+  if ($("two-arms").checked) set({ arms: [arms[0], other ?? { method: "sgd", ...catalogue.methods.sgd.settings }] }, true);
+  else {
+    other = arms[1];
+    set({ arms: [arms[0]] }, true);
+  }
+});
+$("clear-paint").addEventListener("click", () => set({ painted: [] }, true));
+$("show-test").addEventListener("change", redraw);
+for (const view of document.querySelectorAll("input[name=view]")) view.addEventListener("change", redraw);
+addEventListener("resize", redraw);
+addEventListener("hashchange", () => {
+  const settings = fromFragment(location.hash);
+  if (settings) live.send({ do: "set", settings });
+});
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, button, a, [role=application]")) return;
+  const act = { " ": playOrPause, s: step, r: reset }[event.key.toLowerCase()];
+  if (!act || !state) return;
+  event.preventDefault();
+  act();
+});
+$("copy-link").addEventListener("click", async () => {
+  const link = location.href;
+  const done = await copy(link);
+  say(done ? "The link is copied." : "Copy the address of this page.");
+  $("copy-link").textContent = done ? "Copied" : "See the address bar";
+  setTimeout(() => { $("copy-link").textContent = "Copy link"; }, 2000);
+});
+$("save-png").addEventListener("click", () => {
+  if (!frame) return;
+  const shown = cards.filter(({ card }) => !card.hidden);
+  compose(shown, measurements.cards, frame.step, location.hash.slice(1)).toBlob((blob) => save("holonom-run.png", blob));
+});
+
+watchColours(redraw);
+explainOnHover($("tip"));

@@ -1,0 +1,52 @@
+// The page as one PNG: both planes, their numbers, and every chart.
+
+import { colours } from "./colours.js";
+import { count } from "./format.js";
+
+const WIDTH = 1200, GAP = 24, RATIO = 2;
+const font = (size, weight = 400) => `${weight} ${size}px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif`;
+
+/** A canvas with the canvases of the page as they are now. */
+export function compose(cards, charts, steps, link) {
+  const side = (WIDTH - 3 * GAP) / 2;
+  const shown = charts.filter(({ card }) => !card.hidden);
+  const columns = 4, wide = (WIDTH - (columns + 1) * GAP) / columns, high = wide * 0.72;
+  const top = 70, numbers = 96;
+  const height = top + side + numbers + Math.ceil(shown.length / columns) * (high + 44) + GAP;
+  const canvas = document.createElement("canvas");
+  canvas.width = WIDTH * RATIO;
+  canvas.height = height * RATIO;
+  const context = canvas.getContext("2d");
+  context.scale(RATIO, RATIO);
+  context.fillStyle = colours.card;
+  context.fillRect(0, 0, WIDTH, height);
+  context.fillStyle = colours.ink;
+  context.font = font(20, 650);
+  context.fillText("holonom playground", GAP, 36);
+  context.font = font(13);
+  context.fillStyle = colours.quiet;
+  context.textAlign = "right";
+  context.fillText(`${count(steps)} steps`, WIDTH - GAP, 36);
+  context.textAlign = "left";
+  context.fillText(link, GAP, 56, WIDTH - 2 * GAP);
+  cards.forEach((card, i) => {
+    const x = GAP + i * (side + GAP);
+    context.drawImage(card.canvas, x, top, side, side);
+    context.fillStyle = colours.arms[i];
+    context.font = font(15, 650);
+    context.fillText(`${card.letter}  ${card.title}`, x, top + side + 24);
+    context.fillStyle = colours.ink;
+    context.font = font(13);
+    const lines = [...card.numbers.children].map((row) => `${row.children[0].textContent} ${row.children[1].textContent}`);
+    lines.forEach((line, n) => context.fillText(line, x + (n % 3) * (side / 3), top + side + 48 + Math.floor(n / 3) * 20));
+  });
+  shown.forEach(({ canvas: chart, card }, i) => {
+    const x = GAP + (i % columns) * (wide + GAP), y = top + side + numbers + Math.floor(i / columns) * (high + 44);
+    context.fillStyle = colours.ink;
+    context.font = font(13, 650);
+    context.fillText(card.querySelector(".term").textContent, x, y + 12);
+    const scale = Math.min(wide / chart.width, high / chart.height);
+    context.drawImage(chart, x, y + 22, chart.width * scale, chart.height * scale);
+  });
+  return canvas;
+}
