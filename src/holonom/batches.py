@@ -11,7 +11,7 @@ from ._random.philox import uniforms
 from .errors import EnsembleError
 
 _ORDER = 0x5EED  # the stream that shuffles; parameters count from 0
-_AHEAD = 1 << 17  # examples whose order is drawn at once, if an epoch has fewer
+_AHEAD = {"cpu": 1 << 17, "cuda": 1 << 21}  # examples whose order is drawn at once, if an epoch has fewer
 
 
 class Batches(Protocol):
@@ -51,7 +51,8 @@ class Shuffled:
         self.own_data = own_data
         self.shared = seeds.ndim == 0
         self.per_epoch = self.points // size
-        self._ahead = max(1, _AHEAD // (self.points * self.seeds.numel()))
+        ahead = _AHEAD.get(inputs.device.type, _AHEAD["cpu"])
+        self._ahead = max(1, ahead // (self.points * self.seeds.numel()))
         self._drawn: tuple[int, Tensor] | None = None
         self._rows = torch.arange(len(self.seeds), device=inputs.device)[:, None] if own_data else None
 

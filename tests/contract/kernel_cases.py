@@ -12,7 +12,7 @@ from torch import nn
 
 from holonom import Langevin
 from holonom._step import run
-from holonom.constraints import Circle, Sphere
+from holonom.constraints import Circle, Sphere, View
 
 SPACES = {"free": None, "circle": Circle(0.7), "sphere": Sphere(9.0), "fixed sphere": Sphere(3.0, slack=False)}
 WORDS = ("L", "M", "OBA", "BAOAB", "ABO", "BAAOAAB", "BACDEDCAB", "BAFEFAB")
@@ -66,6 +66,90 @@ def run_steps(device, fuse, space, word, tau, decay, dtype, replicas, bad, steps
     return params, [opt.state[p] for p in params]
 
 
+CHANGES = (
+    {"lr": 0.05},
+    {"lr": 0.08, "weight_decay": 0.3},
+    {"temperature": 0.2},
+    {"maximize": True},
+    {"maximize": False, "friction": 3.0},
+    {"lr": 0.0},
+    {"lr": 0.1, "scheme": "OBA"},
+)
+
+
+def run_changes(device, fuse, space):
+    """Positions and state after steps between which everything changes that a launch is made from; two of each."""
+    generator = torch.Generator().manual_seed(2)
+    params = [nn.Parameter(((torch.rand(shape, generator=generator) - 0.5) * 1.2).to(device)) for shape in ROWS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt = Langevin(params, 0.1, temperature=1e-2, constraint=SPACES[space], fuse=fuse, seed=3)
+    for number, change in enumerate(({}, *CHANGES)):
+        opt.param_groups[0].update(change)
+        for repeat in range(3):
+            for p in params:
+                place = torch.arange(p.numel(), dtype=torch.float32).reshape(p.shape)
+                p.grad = torch.sin(3 * place + number + repeat).to(device)
+            if number == 5 and repeat == 2 and hasattr(p, "grad_dtype"):  # of other dtypes, where torch takes them
+                for p in params:
+                    p.grad_dtype = None
+                    p.grad = p.grad.to(torch.bfloat16)
+            if number == 3 and repeat == 1:
+                params[0].grad.view(-1)[0] = float("inf")
+            opt.step()
+    opt.synchronize()
+    return params, [opt.state[p] for p in params]
+
+
+def run_permuted(device, fuse, space, word):
+    """The same with weights whose channels are last, a transposed matrix, and gradients in one and in another order."""
+    constraint = SPACES[space]
+    if isinstance(constraint, Sphere):
+        constraint = Sphere(constraint.radius, constraint.has_slack, view="conv")
+    generator = torch.Generator().manual_seed(3)
+    starts = [
+        (torch.rand(shape, generator=generator) - 0.5) * 1.2 for shape in ((6, 5, 3, 3), (4, 70, 2, 2), (5, 40, 1, 1))
+    ]
+    params = [nn.Parameter(x.to(device).contiguous(memory_format=torch.channels_last)) for x in starts]
+    if not isinstance(constraint, Sphere):
+        params.append(nn.Parameter((torch.rand((50, 30), generator=generator) - 0.5).to(device).t()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt = Langevin(params, 0.1, scheme=word, temperature=1e-2, constraint=constraint, fuse=fuse, seed=3)
+    used = run.has_kernels(opt.param_groups[0], opt._buckets()[0])
+    for number in range(4):
+        for p in params:
+            place = torch.arange(p.numel(), dtype=torch.float32).reshape(p.shape)
+            gradient = torch.sin(3 * place + number).to(device)
+            p.grad = gradient if number == 2 else torch.empty_like(p).copy_(gradient)
+        opt.step()
+    opt.synchronize()
+    return params, [opt.state[p] for p in params], used
+
+
+BLOCKS = {  # space, whether kernels take contiguous weights, and those whose channels are last
+    "matrices": (Sphere(3.0, slack=False, view="conv", per="matrix"), True, False),
+    "bounded blocks": (Sphere(9.0, view=View(blocks=2), per="block"), True, False),
+    "columns": (Sphere(3.0, slack=False, view="conv", per="column"), False, False),
+    "initial": (Sphere("initial", view="conv"), False, False),
+}
+
+
+def run_blocks(device, fuse, name, last):
+    """The same with one square kernel, (8, 8) as a matrix, whose blocks are not its rows."""
+    weight = torch.rand((8, 2, 2, 2), generator=torch.Generator().manual_seed(4)) - 0.5
+    memory = torch.channels_last if last else torch.contiguous_format
+    params = [nn.Parameter(weight.to(device).contiguous(memory_format=memory))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt = Langevin(params, 0.1, temperature=1e-2, constraint=BLOCKS[name][0], fuse=fuse, seed=3)
+    used = run.has_kernels(opt.param_groups[0], opt._buckets()[0])
+    for _ in range(4):
+        params[0].grad = torch.sin(3 * params[0].detach())
+        opt.step()
+    return params, [opt.state[p] for p in params], used
+
+
 def differences(ours, theirs):
     """The largest difference of positions, and of everything else that state holds."""
     q = max(
@@ -96,5 +180,18 @@ if __name__ == "__main__":
         found = differences(run_steps("cpu", None, *case, **options), run_steps("cpu", False, *case, **options))
         if not all(x <= limit for x, limit in zip(found, limits(case[4]), strict=True)):
             failed.append((case, found))
+    found = differences(run_changes("cpu", None, "circle"), run_changes("cpu", False, "circle"))
+    if not all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)):
+        failed.append(("changes", found))
+    for space in ("circle", "sphere"):
+        *ours, used = run_permuted("cpu", None, space, "BAOAB")
+        found = differences(ours, run_permuted("cpu", False, space, "BAOAB"))
+        if not used or not all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)):
+            failed.append((space, "permuted", used, found))
+    for name, last in itertools.product(BLOCKS, (False, True)):
+        *ours, used = run_blocks("cpu", None, name, last)
+        found = differences(ours, run_blocks("cpu", False, name, last))
+        if used != BLOCKS[name][1 + last] or not all(x <= limit for x, limit in zip(found, (1e-5, 1e-4), strict=True)):
+            failed.append((name, last, used, found))
     print(*failed, sep="\n")
     sys.exit(bool(failed))

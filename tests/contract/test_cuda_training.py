@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from holonom import Ensemble, Langevin, presets
+from holonom._training import graphs
 from holonom.batches import Shuffled
 from holonom.training import train
 
@@ -80,6 +81,35 @@ def test_compiled_and_captured_run_equals_the_cpu_run(replicas):
     there = run("c_cola_od", "cuda", replicas, compiled=True)
     for name, value in here.items():
         torch.testing.assert_close(there[name], value, rtol=2e-3, atol=2e-4, msg=f"{name}: {there[name]} != {value}")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_graphs_of_many_steps_equal_graphs_of_one(optimizer, compiled, monkeypatch):
+    found = []
+    for growing in (10**9, 0):
+        monkeypatch.setattr(graphs, "GROW_AFTER", growing)
+        found.append(run(optimizer, "cuda", compiled=compiled))
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adlala", "c_cola_od"])
+def test_a_compiled_run_resumes_bit_equal(optimizer, tmp_path):
+    whole = run(optimizer, "cuda", compiled=True)
+    calls = []
+
+    def killed(ensemble):
+        calls.append(0)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(optimizer, "cuda", compiled=True, checkpoint=tmp_path / "run.pt", evaluate=killed)
+    resumed = run(optimizer, "cuda", compiled=True, checkpoint=tmp_path / "run.pt", evaluate=lambda e: {})
+    for name, value in whole.items():
+        assert torch.equal(value, resumed[name]), name
 
 
 def test_a_compiled_and_captured_run_follows_a_schedule():

@@ -14,7 +14,7 @@ from holonom import Langevin
 from holonom._step import run
 from holonom.constraints import Circle, Sphere
 
-from .kernel_cases import differences, limits, run_steps, table
+from .kernel_cases import BLOCKS, differences, limits, run_blocks, run_changes, run_permuted, run_steps, table
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -33,6 +33,33 @@ def test_kernels_do_what_the_reference_does(case):
 def test_kernels_take_up_positions_written_from_outside(space, word):
     case = (space, word, 1e-2, 0.1, torch.float32, 0, None)
     found = differences(run_steps("cuda", None, *case, edit=True), run_steps("cuda", False, *case, edit=True))
+    assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
+
+
+@needs_cuda
+@pytest.mark.parametrize("space", ["free", "circle", "sphere"])
+def test_kernels_read_what_changes_between_steps(space):
+    found = differences(run_changes("cuda", None, space), run_changes("cuda", False, space))
+    assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
+
+
+@needs_cuda
+@pytest.mark.parametrize("word", ["BAOAB", "L", "BACDEDCAB"])
+@pytest.mark.parametrize("space", ["free", "circle", "sphere", "fixed sphere"])
+def test_kernels_know_channels_last_and_transposed_weights(space, word):
+    *ours, used = run_permuted("cuda", None, space, word)
+    assert used
+    found = differences(ours, run_permuted("cuda", False, space, word))
+    assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
+
+
+@needs_cuda
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_kernels_take_blocks_that_are_rows_in_memory(name, last):
+    *ours, used = run_blocks("cuda", None, name, last)
+    assert used == BLOCKS[name][1 + last]
+    found = differences(ours, run_blocks("cuda", False, name, last))
     assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
 
 
@@ -135,4 +162,35 @@ def test_a_captured_step_reads_tables_that_stay():
         other.step()
     torch.cuda.synchronize()
     assert len(overwritten) == 256
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@needs_cuda
+def test_captured_steps_and_steps_between_them_read_their_own_gradients():
+    ours, theirs = params_on("cuda", (40, 30), (7,)), params_on("cuda", (40, 30), (7,))
+    pairs = [(Langevin(p, 0.1, seed=0), p) for p in (ours, theirs)]
+    opt, other = (pair[0] for pair in pairs)
+    for _ in range(4):  # the last of them repeat launches
+        for one, _params in pairs:
+            one.step()
+    for params in (ours, theirs):
+        for p in params:
+            p.grad = torch.full_like(p, 0.5)
+    captured = [p.grad for p in ours]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        opt.step()
+    for number in range(3):
+        graph.replay()
+        other.step()
+        for (one, params), value in ((pairs[0], -0.25), (pairs[1], -0.25)):
+            kept = [p.grad for p in params]
+            for p in params:
+                p.grad = torch.full_like(p, value * number)
+            one.step()
+            for p, gradient in zip(params, kept, strict=True):
+                p.grad = gradient
+    torch.cuda.synchronize()
+    assert all(x is p.grad for x, p in zip(captured, ours, strict=True))
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)

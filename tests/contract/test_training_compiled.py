@@ -100,7 +100,8 @@ class Upsampled(nn.Module):
         return nn.functional.conv_transpose1d(x[:, :, None], self.weight).mean((1, 2))
 
 
-def test_a_whole_step_writes_weights_whose_rows_are_copies(whole_steps, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"radius": "initial", "per": "column"}, {"slack": False, "per": "matrix"}])
+def test_a_whole_step_writes_weights_whose_rows_are_copies(whole_steps, monkeypatch, options):
     """Traced and made functional, without Inductor, whose kernels are not what is tested."""
 
     def compile_step(function, options):
@@ -113,7 +114,7 @@ def test_a_whole_step_writes_weights_whose_rows_are_copies(whole_steps, monkeypa
         before = ensemble.weight.detach().clone()
         x = torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
         batches = Shuffled(x, (x[:, 0] > 0).float(), 4, ensemble.seeds)
-        space = Sphere(1.0, view=View(batch=1, output=1))
+        space = Sphere(**options, view=View(batch=1, output=1))
         optimizer = Langevin(ensemble.parameters(), 0.1, temperature=0.01, constraint=space, seed=ensemble.seeds)
         train(ensemble, optimizer, loss, batches, STEPS, evaluate=lambda e: {}, compiled=compiled)
         assert not torch.equal(ensemble.weight, before)
@@ -323,6 +324,37 @@ def test_a_graph_owes_at_its_own_rate(monkeypatch):
         for _ in range(6):
             steps()
     assert seen == [(rate, rate) for rate in (0.1, 0.05, 0.02)]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "c_cola_od", pytest.param("adlala", marks=pytest.mark.long)])
+def test_graphs_of_many_steps_take_the_same_steps(optimizer, monkeypatch):
+    """Replays on no GPU: each runs the Python of its capture, which the host then counts off again."""
+    sizes = []
+
+    def record(step):
+        (size,) = step.args
+        sizes.append(size)
+        found[-1]._count(size)  # a capture runs the Python of its steps
+        return SimpleNamespace(replay=lambda: (step(), found[-1]._count(-size)))
+
+    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(graphs, "GROW_AFTER", 2)
+    found = []
+    for captured in (False, True):
+        ensemble, chosen, batches, _ = setting(optimizer, network=make_tiny)
+        found.append(Stepper(ensemble, chosen, loss, batches, compiled=False))
+        if captured:
+            own = found[-1]
+            device, count, many = torch.device("cuda"), own._count, own._capture
+            own._steps = GraphedStep(own._step, own._constants, device, count=count, many=many)
+        for epoch in range(12):
+            found[-1].run(batches.order(epoch))
+    assert max(sizes) > 1
+    plain, fast = (one.ensemble.state_dict() for one in found)
+    assert all(torch.equal(value, fast[name]) for name, value in plain.items())
+    assert [g.get("step") for g in found[0].optimizer.param_groups] == [
+        g.get("step") for g in found[1].optimizer.param_groups
+    ]
 
 
 @pytest.mark.parametrize(

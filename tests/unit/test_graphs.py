@@ -1,5 +1,6 @@
 """The order of eager steps, captures and replays, with a recorder that stands in for a GPU's."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -106,6 +107,41 @@ def test_every_kind_has_its_graph_and_none_is_no_kind(log: Log) -> None:
     for kind in ("fast", "slow", "fast", "slow"):
         graphed(kind)
     assert log.take() == ["step", "step", *2 * ["record", "replay 0.2"]]
+
+
+def test_graphs_grow_where_they_are_replayed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of steps is put together from graphs of 1, 2, 4, … steps, each captured once the one before has paid."""
+    captured: list[int] = []
+
+    def record(step: Callable[[], object]) -> SimpleNamespace:
+        before = len(log.events)
+        step()
+        size = len(log.events) - before
+        captured.append(size)
+        del log.events[before:]
+        return SimpleNamespace(replay=lambda: log.events.extend(["step"] * size))
+
+    def many(steps: int) -> None:
+        for _ in range(steps):
+            log.step()
+
+    monkeypatch.setattr(graphs, "record", record)
+    graphed = GraphedStep(log.step, lambda: list(log.numbers), CUDA, 2, log.counted.append, many)
+    graphed(steps=2 + graphs.GROW_AFTER)
+    assert captured == [1]
+    graphed(steps=3)
+    assert captured == [1, 2]
+    for _ in range(2 * graphs.LARGEST):
+        graphed(steps=2 * graphs.LARGEST + 3)
+    assert captured == [1, 2, 4, 8, 16, 32]
+    assert captured[-1] == graphs.LARGEST
+    steps = 2 + graphs.GROW_AFTER + 3 + 2 * graphs.LARGEST * (2 * graphs.LARGEST + 3)
+    assert len(log.take()) == steps
+    assert sum(log.counted) == steps - 2 - sum(captured), "what Python counted is not counted again"
+    graphed(steps=32)
+    log.numbers = [0.2]
+    graphed(steps=32)
+    assert captured[6:] == [1, 2], "after a change the first graph is one of a single step"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

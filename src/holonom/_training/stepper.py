@@ -1,4 +1,4 @@
-"""Training steps of an ensemble: compiled where that pays, captured as a graph on a GPU."""
+"""Training steps of an ensemble: compiled where that pays, captured as graphs on a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,12 +16,14 @@ from torch.optim import Optimizer
 from .._backends.inductor import OPTIONS, warn_uncompiled, with_own_code
 from .._step.configurational import SUMS
 from .._step.letters import plain
-from .._torch import compile_errors, guards_where, has_step_hooks, known_options
+from .._torch import compile_errors, graph_pass, guards_where, has_step_hooks, known_options
 from ..batches import Batches
 from ..ensemble import Ensemble, Loss
 from ..multirate.due import DueOptimizer
 from ..optimizer import Langevin
-from .graphs import GraphedStep
+from .beside import Beside
+from .graphs import LARGEST, GraphedStep
+from .products import products_as_sums
 from .whole import WholeStep
 
 Compiled = bool | Literal["gradients"]
@@ -29,10 +32,11 @@ Compiled = bool | Literal["gradients"]
 class Stepper:
     """Runs steps of one ensemble, optimizer and data set.
 
-    Compiled, looking up the batch, differentiating and (where the optimizer can be traced) moving the weights are one
-    program, the same from the first step on. On a GPU steps are captured once and replayed; an optimizer with several
-    kinds of steps (fast and slow ones, say) has a graph for each. An optimizer with step hooks, or whose ``step`` is
-    neither torch's nor holonom's, is called step by step: a graph runs no Python.
+    Compiled on a CPU, looking up the batch, differentiating and (where the optimizer can be traced) moving the weights
+    are one program, the same from the first step on. On a GPU the gradients are a program, the optimizer moves the
+    weights by its own kernels, and both are captured in graphs of many steps. An optimizer with several kinds of steps
+    (fast and slow ones, say) has graphs for each. An optimizer with step hooks, or whose ``step`` is neither torch's
+    nor holonom's, is called step by step: a graph runs no Python.
     With ``compiled="gradients"`` only the gradients are compiled.
     """
 
@@ -44,21 +48,26 @@ class Stepper:
         self.ensemble, self.optimizer, self.loss, self.batches = ensemble, optimizer, loss, batches
         self.order: Tensor | None = None
         self.cursor: Tensor
+        self._places: Tensor
         self._compiled = compiled
         self._parameters = dict(ensemble.named_parameters())
-        self._gradients: dict[Hashable, Callable[..., dict[str, Tensor]]] = {}
-        self._whole = WholeStep(self) if compiled is True and is_plain_langevin(optimizer) else None
+        self._programs: dict[Hashable, Callable[..., None]] = {}
+        self._memory: dict[str, Tensor] = {}  # of gradients
+        self._bound_to: list[Any] = []  # what graphs depend on beyond numbers; looked at when a run starts
         device = ensemble.seeds.device
-        self._steps = GraphedStep(self._step, self._constants, device, count=self._count)
-        self._whole_steps = GraphedStep(self._take_whole, self._programs, device, count=self._count)
+        whole = compiled is True and device.type == "cpu" and is_plain_langevin(optimizer)
+        self._whole = WholeStep(self) if whole else None
+        self._beside = Beside(optimizer) if is_plain_langevin(optimizer) else None  # type: ignore[arg-type]
+        self._steps = GraphedStep(self._step, self._constants, device, count=self._count, many=self._capture)
 
     @torch.no_grad()
     def run(self, order: Tensor) -> None:
         """One step for every row of the order."""
         self._keep(order)
         left = len(order)
-        if isinstance(self.optimizer, Langevin):
-            self.optimizer._check_and_take_up()  # a program or a graph would not see what was edited
+        if isinstance(self.optimizer, Langevin):  # a program or a graph would not see what was edited
+            self.optimizer._check_and_take_up(adopt=self._whole is not None)
+        self._bound_to = [model_signature(self.ensemble), self._addresses()]
         with self._settings():
             if self._whole is not None:
                 left -= self._run_whole(left)
@@ -71,7 +80,9 @@ class Stepper:
         if not self._whole.prepare():
             return 0
         try:
-            self._whole_steps("whole", steps)
+            for _ in range(steps):
+                self._whole()
+                self._count(1)
         except compile_errors() as error:  # raised before anything was written
             warn_uncompiled(error)
             self._whole = None
@@ -80,16 +91,6 @@ class Stepper:
             if self._whole is not None:
                 self._whole.finish()
         return steps
-
-    def _programs(self) -> list[Any]:
-        """How many programs there were: a graph holds the kernels and tensors of one."""
-        return [self._whole.made if self._whole is not None else None]
-
-    def _take_whole(self) -> None:
-        assert self._whole is not None
-        self._whole()
-        if not (self.cursor.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self._count(1)
 
     def _run_parts(self, most: int) -> int:
         """Take steps of one kind; returns how many."""
@@ -102,36 +103,61 @@ class Stepper:
         return steps
 
     def _step(self) -> None:
+        (row,) = self._rows(1)
         if isinstance(self.optimizer, DueOptimizer):
-            self.optimizer.step(self._take)  # called a second time where a slow part moves first
+            self.optimizer.step(partial(self._take, row))  # called a second time where a slow part moves first
         else:
-            self._take()
+            self._take(row)
             self.optimizer.step()
-        self.cursor.add_(1)
 
-    def _take(self) -> None:
+    def _capture(self, steps: int) -> None:
+        """Steps in a capture: what Python checks has been checked."""
+        if self._beside is None or not self._beside.fits():
+            for _ in range(steps):
+                self._step()
+            return
+        for row in self._rows(steps):
+            self._take(row)
+            self._beside.step()
+        self._beside.join()
+
+    def _rows(self, steps: int) -> tuple[Tensor, ...]:
+        """The rows of the order for the next steps."""
+        assert self.order is not None
+        rows = self.order.index_select(0, self.cursor + self._places[:steps])
+        self.cursor.add_(steps)
+        return rows.unbind()
+
+    def _take(self, row: Tensor) -> None:
         """Put the gradients of a batch where the optimizer finds them."""
-        for name, gradient in self._differentiated().items():
-            p = self._parameters[name]
-            p.grad = gradient.view_as(p)  # compiled, a single replica's dimension can get lost (torch 2.11)
+        if self._compiled and self._take_compiled(row):
+            return
+        for name, gradient in self.differentiate(self.loss, row).items():
+            self._parameters[name].grad = gradient
 
-    def _differentiated(self) -> dict[str, Tensor]:
-        if not self._compiled:
-            return self.differentiate(self.loss)
+    def _take_compiled(self, row: Tensor) -> bool:
+        """False where the gradients did not compile."""
+        trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
+        # Written to the same memory at every step, so that captured kernels find them; a slow part keeps its own.
+        lasting = not isinstance(self.optimizer, DueOptimizer)
+        memory = self._memory if lasting else {}
+        memory.update({name: torch.empty_like(p) for name, p in trained.items() if name not in memory})
         key = model_signature(self.ensemble)
-        if key not in self._gradients:
-            self._gradients[key] = compile_step(_gradients, {})
+        if key not in self._programs:
+            self._programs[key] = compile_step(_differentiate, {})
         try:
-            return self._gradients[key](self.loss, self)
+            self._programs[key](self.loss, self, row, {name: memory[name] for name in trained})
         except compile_errors() as error:
             warn_uncompiled(error)
             self._compiled = False
-            return self.differentiate(self.loss)
+            return False
+        for name, p in trained.items():
+            p.grad = memory[name]
+        return True
 
-    def differentiate(self, loss: Loss) -> dict[str, Tensor]:
-        """Gradients of the cursor's batch. Looking it up is part of the program, because its kernels are small, too."""
-        assert self.order is not None
-        batch = self.batches.take(self.order.index_select(0, self.cursor)[0])
+    def differentiate(self, loss: Loss, row: Tensor) -> dict[str, Tensor]:
+        """Gradients of the batch at a row of the order. Looking it up is part of a program: its kernels are small."""
+        batch = self.batches.take(row)
         return self.ensemble.gradients(loss, *batch, shared=self.batches.shared)[0]
 
     @contextmanager
@@ -157,23 +183,33 @@ class Stepper:
             shape = (self.batches.per_epoch, *order.shape[1:])
             self.order = torch.zeros(shape, dtype=order.dtype, device=order.device)
             self.cursor = torch.zeros(1, dtype=torch.int64, device=order.device)
+            self._places = torch.arange(LARGEST, device=order.device)
         self.order[: len(order)].copy_(order)
         self.cursor.zero_()
 
     def _constants(self) -> list[Any]:
         """What a graph holds as constants of the groups: numbers and words by value, tensors by identity."""
         changing = {"params", "param_names", "owed", "step", "clock", "resting"}
-        values = [v for group in self.optimizer.param_groups for name, v in group.items() if name not in changing]
-        recorded = [self.optimizer.state.get(p, {}).get(SUMS) for g in self.optimizer.param_groups for p in g["params"]]
-        return [plain(v) if isinstance(v, Tensor) else v for v in values] + recorded
+        groups = self.optimizer.param_groups
+        values = [v for group in groups for name, v in group.items() if name not in changing]
+        recorded = [self.optimizer.state.get(p, {}).get(SUMS) for g in groups for p in g["params"]]
+        return [plain(v) if isinstance(v, Tensor) else v for v in values] + recorded + self._bound_to
+
+    def _addresses(self) -> list[Any]:
+        """Where parameters and the optimizer's state are."""
+        if isinstance(self.optimizer, Langevin):
+            return [bucket.memory for buckets in self.optimizer._buckets() for bucket in buckets]
+        state = [x for own in self.optimizer.state.values() for x in own.values() if isinstance(x, Tensor)]
+        return [x.data_ptr() for x in (*self._parameters.values(), *state)]
 
     def _count(self, steps: int) -> None:
         if isinstance(self.optimizer, (Langevin, DueOptimizer)):
             self.optimizer.count_replays(steps)
 
 
-def _gradients(loss: Loss, stepper: Stepper) -> dict[str, Tensor]:
-    return stepper.differentiate(loss)
+def _differentiate(loss: Loss, stepper: Stepper, row: Tensor, memory: dict[str, Tensor]) -> None:
+    for name, gradient in stepper.differentiate(loss, row).items():
+        memory[name].copy_(gradient)
 
 
 def compile_step(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -182,8 +218,10 @@ def compile_step(function: Callable[..., Any], options: dict[str, Any]) -> Calla
     Guards stay on what user code reads: a loss may depend on Python values that change from call to call. The rest is
     checked once a run (:func:`model_signature`), because guards would take longer than a small model's step.
     """
-    options = known_options({**OPTIONS, **options, **guards_where(_is_of_the_user)})
-    return torch.compile(with_own_code(function), fullgraph=True, dynamic=False, options=options)
+    # Deterministic: kernels chosen by a clock would sum in another order when a run is resumed.
+    options = {"deterministic": True, **OPTIONS, **options, **guards_where(_is_of_the_user)}
+    options |= graph_pass(products_as_sums, version=1)
+    return torch.compile(with_own_code(function), fullgraph=True, dynamic=False, options=known_options(options))
 
 
 _LOSS = re.compile(r"(?<![\w.])loss\b|L\['loss'\]")  # the argument, written with or without its scope

@@ -120,7 +120,8 @@ class WholeStep:
 
 
 def _whole_step(loss: Loss, stepper: Stepper, plan: list[GroupStep]) -> None:
-    gradients = stepper.differentiate(loss)
+    assert stepper.order is not None
+    gradients = stepper.differentiate(loss, stepper.order.index_select(0, stepper.cursor)[0])
     for step in plan:
         numbers = step.numbers()
         own = [[gradients[name] for name in bucket] for bucket in step.names]

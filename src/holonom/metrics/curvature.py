@@ -12,6 +12,8 @@ from torch import Tensor
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Predict = Callable[[Tensor], Tensor]
 
+MAX_ON_DEVICE = 1 << 28  # values of fields that stay on a GPU: 1 GiB in single precision
+
 
 class CurvatureSummary(NamedTuple):
     """The columns of Table 4.1: ``mean`` and ``std`` averaged over classifiers, ``max`` over all of them.
@@ -70,9 +72,11 @@ def boundary_curvature(
         ring of cells are left out, because central differences need neighbours.
     """
     values = _evaluate(predict, bounds, grid, chunk, dtype, device)
-    if values.ndim != 1:
-        raise ValueError(f"predict gave {tuple(values.shape)} in all; for (R, N) values use boundary_curvatures")
-    return _curvature(values, bounds, grid, level, method)
+    if values.ndim != 2:
+        raise ValueError(
+            f"predict gave {tuple(values.flatten(-2).shape)} in all; for (R, N) values use boundary_curvatures"
+        )
+    return _curvature(values, bounds, level, method)
 
 
 def boundary_curvatures(
@@ -92,9 +96,9 @@ def boundary_curvatures(
         one array for each classifier, in order.
     """
     values = _evaluate(predict, bounds, grid, chunk, dtype, device)
-    if values.ndim != 2:
-        raise ValueError(f"predict must give (R, N) values, all together they are {tuple(values.shape)}")
-    return [_curvature(row, bounds, grid, level, method) for row in values]
+    if values.ndim != 3:
+        raise ValueError(f"predict must give (R, N) values, all together they are {tuple(values.flatten(-2).shape)}")
+    return [_curvature(field, bounds, level, method) for field in values]
 
 
 def mean_curvature(curvatures: Array | Sequence[Array]) -> float:
@@ -126,7 +130,7 @@ def _evaluate(
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> Tensor:
-    """The field on the grid, (…, grid²), y outside and x inside."""
+    """The field on the grid, (…, grid, grid), y outside and x inside."""
     low, high = bounds
     if not (np.isfinite([low, high]).all() and low < high):
         raise ValueError(f"bounds must be finite and increasing, got {bounds}")
@@ -147,14 +151,15 @@ def _evaluate(
                 f"or (R, {len(index)}) for R classifiers"
             )
         if values is None:
-            values = torch.empty(*piece.shape[:-1], total, dtype=piece.dtype)
-        values[..., start:stop] = piece.cpu()
+            fits = piece.is_cuda and piece[..., 0].numel() * total <= MAX_ON_DEVICE
+            values = torch.empty(*piece.shape[:-1], total, dtype=piece.dtype, device=piece.device if fits else "cpu")
+        values[..., start:stop] = piece
         start = stop
     assert values is not None
     bad = int(values.numel() - values.isfinite().sum())
     if bad:
         raise ValueError(f"predict gave {bad} values that are NaN or infinite; the boundary is not defined there")
-    return values
+    return values.view(*values.shape[:-1], grid, grid)
 
 
 def _fitting(values: Tensor, device: torch.device) -> int:
@@ -163,25 +168,54 @@ def _fitting(values: Tensor, device: torch.device) -> int:
     return max(16, (4096 if device.type == "cpu" else 1 << 20) // max(classifiers, 1))
 
 
-def _curvature(values: Tensor, bounds: tuple[float, float], grid: int, level: float, method: str) -> Array:
+def _curvature(field: Tensor, bounds: tuple[float, float], level: float, method: str) -> Array:
     if method not in ("level", "points"):
         raise ValueError(f"method must be 'level' or 'points', got {method!r}")
-    spacing = (bounds[1] - bounds[0]) / (grid - 1)
-    field = values.reshape(grid, grid).double().numpy()
+    spacing = (bounds[1] - bounds[0]) / (len(field) - 1)
     if method == "points":
-        bends = [_of_points(line) for line in _lines(field, level)]
-        return np.concatenate([np.empty(0), *bends]) / spacing
-    field, level = _log_odds(field, level, torch.finfo(values.dtype).eps)
-    points = np.concatenate([np.empty((0, 2)), *map(_once, _lines(field, level))])
-    return _of_level_curve(field, points) / spacing
+        lines = _lines(field.double().cpu().numpy(), level)
+        return np.concatenate([np.empty(0), *map(_of_points, lines)]) / spacing
+    bend: Array = _of_level_curve(field, level).cpu().numpy()
+    return bend / spacing
 
 
-def _log_odds(field: Array, level: float, eps: float) -> tuple[Array, float]:
-    """Probabilities as log-odds, clipped where their precision ends; other fields unchanged."""
-    if not (0 < level < 1 and field.min() >= 0 and field.max() <= 1):
-        return field, level
-    clipped = field.clip(eps / 2, 1 - eps / 2)
-    return np.log(clipped) - np.log1p(-clipped), float(np.log(level) - np.log1p(-level))
+def _of_level_curve(field: Tensor, level: float) -> Tensor:
+    """|κ| of the field's level curves where they cross the grid's lines, in units of 1/spacing; at most 1."""
+    read = _reader(field, level)
+    points = torch.cat([_crossings(field, read, level), _crossings(field.T, read, level).flip(0)], 1)
+    corner = points.floor().long()
+    inner = ((corner >= 1) & (corner < len(field) - 2)).all(0)
+    (y, x), corner = (points - corner)[:, inner], corner[:, inner]
+    near = torch.arange(-1, 3, device=field.device)
+    rows, columns = (at[:, None] + near for at in corner)
+    f = read(field[rows[:, :, None], columns[:, None, :]])  # the 4 × 4 nodes around a cell
+    # Second-order central differences at the cell's four nodes, interpolated to the point.
+    middle, left, right, down, up = (f[:, i : i + 2, j : j + 2] for i, j in ((1, 1), (1, 0), (1, 2), (0, 1), (2, 1)))
+    cross = f[:, 2:, 2:] - f[:, 2:, :2] - f[:, :2, 2:] + f[:, :2, :2]
+    nodes = [(right - left) / 2, (up - down) / 2, right - 2 * middle + left, up - 2 * middle + down, cross / 4]
+    weights = torch.stack([1 - y, y], 1)[:, :, None] * torch.stack([1 - x, x], 1)[:, None, :]
+    f_x, f_y, f_xx, f_yy, f_xy = ((weights * at_nodes).sum((1, 2)) for at_nodes in nodes)
+    bend = (f_xx * f_y**2 - 2 * f_x * f_y * f_xy + f_yy * f_x**2).abs() / torch.hypot(f_x, f_y) ** 3
+    # A flat field has no direction, and a rough one is finer than the grid: both get the largest value a grid can show.
+    return torch.where(bend <= 1, bend, 1.0)
+
+
+def _crossings(field: Tensor, read: Callable[[Tensor], Tensor], level: float) -> Tensor:
+    """(2, n) places between two neighbours of a row where the level is crossed: row, column."""
+    above = field > level
+    row, column = (above[:, 1:] != above[:, :-1]).nonzero(as_tuple=True)
+    before, behind = read(field[row, column]), read(field[row, column + 1])
+    middle = read(torch.tensor(level, dtype=torch.float64, device=field.device))
+    return torch.stack([row.double(), column + (middle - before) / (behind - before)])
+
+
+def _reader(field: Tensor, level: float) -> Callable[[Tensor], Tensor]:
+    """How values are read, in double precision: probabilities as log-odds, clipped where their precision ends."""
+    low, high = field.aminmax()
+    if not (0 < level < 1 and low >= 0 and high <= 1):
+        return torch.Tensor.double
+    least = torch.finfo(field.dtype).eps / 2
+    return lambda x: torch.logit(x.double(), least)
 
 
 def _lines(field: Array, level: float) -> list[Array]:
@@ -192,38 +226,6 @@ def _lines(field: Array, level: float) -> list[Array]:
         raise ImportError("contour lines need contourpy: pip install contourpy (matplotlib brings it)") from None
     lines = contour_generator(z=field, name="serial", line_type=LineType.Separate).lines(level)
     return [np.asarray(line, dtype=np.float64) for line in lines]
-
-
-def _once(line: Array) -> Array:
-    """A closed line without the repetition of its first point."""
-    return line[:-1] if len(line) > 1 and bool((line[0] == line[-1]).all()) else line
-
-
-def _of_level_curve(field: Array, points: Array) -> Array:
-    """|κ| of the field's level curves at points of the grid's lines, in units of 1/spacing; at most 1."""
-    last = field.shape[0] - 2
-    corner = np.floor(points).astype(np.int64)
-    points, corner = (a[((corner >= 1) & (corner < last)).all(1)] for a in (points, corner))
-    along = points - corner
-    sums = np.zeros((5, len(points)))
-    for right in (0, 1):
-        for up in (0, 1):
-            weight = np.where(right, along[:, 0], 1 - along[:, 0]) * np.where(up, along[:, 1], 1 - along[:, 1])
-            sums += weight * _differences(field, corner[:, 1] + up, corner[:, 0] + right)
-    x, y, xx, yy, xy = sums
-    slope = np.hypot(x, y)
-    # A flat field has no direction, and a rough one is finer than the grid: both get the largest value a grid can show.
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        bend = np.abs(xx * y**2 - 2 * x * y * xy + yy * x**2) / slope**3
-    return np.where(bend <= 1, bend, 1.0)
-
-
-def _differences(f: Array, row: Any, column: Any) -> Array:
-    """f_x, f_y, f_xx, f_yy, f_xy at nodes, second-order central."""
-    middle = f[row, column]
-    left, right, down, up = f[row, column - 1], f[row, column + 1], f[row - 1, column], f[row + 1, column]
-    cross = f[row + 1, column + 1] - f[row + 1, column - 1] - f[row - 1, column + 1] + f[row - 1, column - 1]
-    return np.stack([(right - left) / 2, (up - down) / 2, right - 2 * middle + left, up - 2 * middle + down, cross / 4])
 
 
 def _of_points(line: Array) -> Array:

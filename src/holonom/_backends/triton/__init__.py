@@ -6,32 +6,32 @@ step that is skipped writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
-from ..._random.philox import as_seed
-from ..._step.buckets import Bucket
+from ..._step.buckets import MOVED, Bucket, State
 from ..._step.integrate import Eager, Scalar
 from ..._step.letters import Ready
-from ...constraints import Circle, Free, Sphere
-from ...constraints.base import inset
+from ...constraints import Circle, Free, Sphere, View
+from ...constraints.base import Constraint, inset
 from .entries import LETTER, find_non_finite, step_entries
+from .launches import Launches, end
 from .rows import ROWS, step_rows
-from .tables import Table, lanes_for, upload
+from .tables import Table, channels_of, is_capturing, lanes_for, table_of
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}  # tables.READABLE
-WARPS = {64: 1, 256: 4, 1024: 8, 4096: 16}  # by the lanes of a kernel for rows
+WARPS = {32: 1, 64: 1, 256: 2, 1024: 4, 4096: 16}  # by the lanes of a kernel for rows
 MAX_DRAWS = 2  # of one stage
 
 
 def fits(buckets: Sequence[Bucket], word: str, replicas: int) -> bool:
     """Whether there are kernels for these buckets and this word."""
-    if sum(word.count(letter) for letter in "ODF") > MAX_DRAWS:
+    if sum(map(word.count, "ODF")) > MAX_DRAWS:
         return False
     if "E" in word and any(bucket.narrow for bucket in buckets):  # positions would be rounded between two stages
         return False
@@ -42,40 +42,47 @@ def _fits(bucket: Bucket, replicas: int) -> bool:
     key = ("fits", replicas)
     if key not in bucket.kept:
         kind, radius = type(bucket.space), getattr(bucket.space, "radius", 1.0)
-        positions = [bucket.space.view(p.detach()) for p in bucket.params]
         states = [x for s in bucket.states for x in s.values() if isinstance(x, Tensor) and x.is_floating_point()]
         bucket.kept[key] = (
             kind in (Free, Circle, Sphere)
             and (kind is Sphere or not isinstance(radius, Tensor))
-            and all(p.dtype in TYPES and p.is_contiguous() for p in bucket.params)
-            and all(bucket.space.is_view(p) for p in bucket.params)  # a copy's rows are not those of the memory
-            and all(x.is_contiguous() for x in positions)
-            and all(x.dtype == torch.float32 and x.is_contiguous() for x in states)
-            and (kind is not Sphere or all(lanes_for(x.shape[-1]) is not None for x in positions))
+            and all(p.dtype in TYPES for p in bucket.params)
+            and all(x.dtype == torch.float32 for x in states)
+            and all(map(partial(_is_readable, bucket.space, replicas), bucket.params, bucket.states))
+            and radius is not None  # each parameter's own: the reference reads it from the state
             and all(p.shape[:1] == (replicas,) for p in bucket.params if replicas > 1)
         )
     return bool(bucket.kept[key])
 
 
-def table_of(bucket: Bucket, replicas: int) -> Table:
-    key = ("table", replicas)
-    if key not in bucket.kept:
-        bucket.kept[key] = Table(bucket, replicas)
-    table: Table = bucket.kept[key]
-    return table
+def _is_readable(space: Constraint, replicas: int, p: Tensor, state: State) -> bool:
+    """Whether kernels know the order that a parameter and its state have in memory."""
+    channels, moved = channels_of(p), [state[name] for name in MOVED if name in state]
+    if channels is None or (channels > 1 and replicas > 1):
+        return False
+    if not isinstance(space, Sphere):
+        angles = [state[slot] for slot in space.slots if slot in state and state[slot].shape == p.shape]
+        return all(x.stride() == p.stride() for x in (*moved, *angles))
+    rows = space.view(p.detach())
+    if channels > 1:
+        own_rows = p.ndim > 2 and space.per == "row" and space.reading == View()
+    else:
+        own_rows = space.is_view(p) and rows.is_contiguous()
+    slack = [state[slot] for slot in space.slots if slot in state]
+    contiguous = all(x.is_contiguous() for x in (*moved, *slack))
+    return own_rows and contiguous and lanes_for(rows.shape[-1]) is not None
 
 
 def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
     """Whether a gradient holds NaN or infinity, on the device."""
-    flag = torch.zeros((), dtype=torch.bool, device=pairs[0][0].device)
+    flag = table_of(pairs[0][0], 1).flag.zero_()
     for bucket, gradients in pairs:
         table = table_of(bucket, 1)
         table.read(gradients)
         with torch.cuda.device_of(flag):  # type: ignore[no-untyped-call]
             find_non_finite[(table.entries.size,)](
-                table.entries.table, table.tensors, table.gradients, flag, GRADIENT=TYPES[table.gradient_dtype],
-                num_warps=4,
-            )  # fmt: skip
+                table.entries.table, table.tensors, table.gradients, flag, TYPES[table.gradient_dtype], num_warps=2
+            )
     return flag
 
 
@@ -101,102 +108,103 @@ class Triton(Eager):
         self.has_force = gradients is not None
         for table, found in zip(self.tables, gradients or (), strict=False):
             table.read(found)
+        self.launches = Launches(self.tables, skip)
+        self.launches.lasting = not is_capturing(self.tables[0].device)
 
     def run(self, ops: Sequence[Ready], noise: Any, polish: bool | None) -> None:
         self.energies: list[Tensor] = []
-        letters, normals = codes(ops)
+        letters, normals = codes(tuple([(op.letter, op.draw is not None) for op in ops]))
         for bucket, table in zip(self.buckets, self.tables, strict=True):
             with torch.cuda.device_of(table.tensors):  # type: ignore[no-untyped-call] # launched where parameters are
-                self._launch(bucket, table, ops, letters, normals, noise, polish)
+                for call in self._calls(bucket, table, ops, letters, normals, noise.clock, polish):
+                    self.launches.calls.append((table.tensors, call))
+                    call()
         self.adopts = False
 
-    def _launch(
-        self, bucket: Bucket, table: Table, ops: Sequence[Ready], letters: int, normals: int, noise: Any, polish: Any
-    ) -> None:
-        dtype = bucket.params[0].dtype
-        numbers, draws = table.numbers(ops, self.decay)
-        clock = noise.clock if noise.clock.device == bucket.device else noise.clock.to(bucket.device)
+    def _calls(
+        self,
+        bucket: Bucket,
+        table: Table,
+        ops: Sequence[Ready],
+        letters: int,
+        normals: int,
+        clock: Tensor,
+        polish: bool | None,
+    ) -> Iterator[Callable[[], Any]]:
+        """The launches of a stage on one bucket."""
+        space = bucket.space
+        numbers, draws, owed = table.numbers(ops, self.decay)
+        if {clock.device, owed.device} != {bucket.device}:
+            clock, owed, self.launches.lasting = clock.to(bucket.device), owed.to(bucket.device), False
         energy = polish is None and table.has_momentum
-        places = (table.tensors, table.gradients, numbers, draws, self._seeds(bucket), clock)
-        options: dict[str, Any] = {
+        skip = clock if self.skip is None else self.skip
+        rounding = torch.finfo(bucket.precision).eps if bucket.narrow else 0.0
+        places = (table.tensors, table.gradients, numbers, draws, owed, table.seeds(self.seed), clock, skip)
+        strides = numbers.shape[1], int(self.replicas > 1)
+        options = {
             "LETTERS": letters,
             "NORMALS": normals,
             "LENGTH": len(ops),
             "MOMENTUM": table.has_momentum,
             "FORCE": self.has_force,
-            "DECAY": isinstance(self.decay, Tensor) or bool(self.decay),
+            "DECAY": isinstance(self.decay, Tensor) or self.decay != 0.0,
             "SKIP": self.skip is not None,
             "ENERGY": energy,
             "TAKE_UP": self.adopts,
-            "WEIGHT": TYPES[dtype],
+            "PERMUTED": table.permuted,
+            "WEIGHT": TYPES[bucket.precision],
             "GRADIENT": TYPES[table.gradient_dtype],
         }
-        skip = clock if self.skip is None else self.skip
-        strides = (numbers.shape[1], int(self.replicas > 1))
-        rounding = torch.finfo(dtype).eps if bucket.narrow else 0.0
-        tiny = torch.finfo(dtype).tiny
-        space = bucket.space
         if isinstance(space, Sphere):
-            radii = self._radii(bucket)
-            limit = 1 - inset(space.margin, dtype)
+            radii = table.radii(space)
+            limit = 1 - inset(space.margin, bucket.precision)
             for chunks in table.rows:
-                partial = self._partial(chunks.size if energy else 1, bucket.device)
-                step_rows[(chunks.size,)](
-                    chunks.table, *places, skip, partial, radii, self.sign, rounding, limit,
-                    int(radii.numel() > 1), *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes,
-                    ROW_COUNT=ROWS, num_warps=WARPS[chunks.lanes], **options,
+                sums = self._sums(chunks.size, energy, table)
+                yield partial(
+                    step_rows[(chunks.size,)],
+                    chunks.table, *places, sums, radii, self.sign, rounding, limit, int(radii.numel() > 1),
+                    *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes, ROW_COUNT=ROWS,
+                    num_warps=WARPS[chunks.lanes], **options,
                 )  # fmt: skip
         else:
             circle = isinstance(space, Circle)
             radius = float(space.radius) if circle else 1.0  # type: ignore[attr-defined]
-            limit = 1 - inset(space.margin, dtype) if circle else 1.0  # type: ignore[attr-defined]
-            partial = self._partial(table.entries.size if energy else 1, bucket.device)
-            step_entries[(table.entries.size,)](
-                table.entries.table, *places, skip, partial, self.sign, radius, limit, rounding, tiny, *strides,
-                CIRCLE=circle, FINISH=polish is not None, num_warps=4, **options,
+            limit = 1 - inset(space.margin, bucket.precision) if circle else 1.0  # type: ignore[attr-defined]
+            sums = self._sums(table.entries.size, energy, table)
+            yield partial(
+                step_entries[(table.entries.size,)],
+                table.entries.table, *places, sums, self.sign, radius, limit, rounding,
+                torch.finfo(bucket.precision).tiny, *strides, CIRCLE=circle, FINISH=polish is not None,
+                num_warps=8 if normals else 4, **options,
             )  # fmt: skip
 
-    def _partial(self, count: int, device: torch.device) -> Tensor:
-        partial = torch.empty(count, device=device)
-        self.energies.append(partial)
-        return partial
-
-    def _seeds(self, bucket: Bucket) -> Tensor:
-        if isinstance(self.seed, Tensor):
-            return self.seed.to(bucket.device)
-        key = ("seed", self.seed)
-        if key not in bucket.kept:
-            bucket.kept[key] = as_seed(self.seed, bucket.device)
-        seeds: Tensor = bucket.kept[key]
-        return seeds
-
-    def _radii(self, bucket: Bucket) -> Tensor:
-        if "radii" not in bucket.kept:
-            radius = bucket.space.radius  # type: ignore[attr-defined]
-            found = radius.to(bucket.device, torch.float32).contiguous() if isinstance(radius, Tensor) else None
-            bucket.kept["radii"] = upload([radius], torch.float32, bucket.device) if found is None else found
-        radii: Tensor = bucket.kept["radii"]
-        return radii
+    def _sums(self, count: int, energy: bool, table: Table) -> Tensor:
+        """What program instances write their sums of p² to; any tensor where they write none."""
+        if not energy:
+            return table.tensors
+        sums = torch.empty(count, device=table.device)
+        self.energies.append(sums)
+        return sums
 
     def kinetic_energy(self, replica_dims: int) -> Tensor:
-        total = torch.stack([partial.view(self.replicas, -1).sum(1) for partial in self.energies]).sum(0)
+        total = torch.stack([sums.view(self.replicas, -1).sum(1) for sums in self.energies]).sum(0)
         return total if replica_dims else total[0]
 
     def positions(self) -> list[Tensor]:
         return [p.detach() for bucket in self.buckets for p in bucket.params]
 
     def end(self, skip: Tensor | None) -> None:
-        for bucket, table in zip(self.buckets, self.tables, strict=True):
-            increment_version(bucket.params)
-            table.forget()
+        end(self.buckets, self.tables)
+        self.buckets[0].kept["launches"] = self.launches
 
 
-def codes(ops: Sequence[Ready]) -> tuple[int, int]:
-    """The letters of a stage, and which draw each takes, four bits each."""
+@lru_cache(maxsize=256)
+def codes(ops: tuple[tuple[str, bool], ...]) -> tuple[int, int]:
+    """The letters of a stage, and which draw each takes, four bits each; ``ops`` are letters and whether they draw."""
     letters = normals = draws = 0
-    for i, op in enumerate(ops):
-        letters |= LETTER[op.letter] << 4 * i
-        if op.draw is not None:
+    for i, (letter, draws_noise) in enumerate(ops):
+        letters |= LETTER[letter] << 4 * i
+        if draws_noise:
             draws += 1
             normals |= draws << 4 * i
     return letters, normals

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .functions import angle_of, arc_sine, four_normals, sine_and_cosine
+from .functions import angle_of, arc_sine, four_normals, place_of, sine_and_cosine
 
 CHUNK = 1024  # entries of one program instance: 256 blocks of four normals
 LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.fromkeys("CDF", 3)
@@ -23,6 +23,7 @@ def step_entries(
     gradients,
     numbers,
     draws,
+    owed,
     seeds,
     clock,
     skip,
@@ -45,6 +46,7 @@ def step_entries(
     ENERGY: tl.constexpr,
     FINISH: tl.constexpr,
     TAKE_UP: tl.constexpr,
+    PERMUTED: tl.constexpr,
     WEIGHT: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
@@ -52,8 +54,10 @@ def step_entries(
 
     ``LETTERS`` has four bits a letter, from the lowest on; ``NORMALS`` says in the same way which draw of the stage a
     letter takes (0: none). ``numbers`` has two coefficients a letter and the weight decay, ``numbers_stride`` apart by
-    rows and one replica apart by columns (``numbers_stride`` 1: the same for all). A gradient is that of the positions
-    before the step, so B and L stand before the first A and see the angle that was loaded.
+    rows and one replica apart by columns (``numbers_stride`` 1: the same for all); those of a kick are its time and the
+    share of ``owed`` that is added to it. A gradient is that of the positions before the step, so B and L stand before
+    the first A and see the angle that was loaded. Chunks and noise go by the logical order of entries; ``PERMUTED``
+    where memory has another one.
     """
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
@@ -65,6 +69,9 @@ def step_entries(
     p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
     s_at = tl.load(entry + 2).to(tl.pointer_type(tl.float32)) + replica * count
     g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + replica * count
+    if PERMUTED:
+        length = tl.load(entry + 6)
+        channels = tl.load(entry + 7)
     column = tl.where(numbers_stride > 1, replica, 0)
     lanes = tl.arange(0, 256)
     if SKIP:
@@ -83,6 +90,8 @@ def step_entries(
     for w in tl.static_range(4):
         at = start + (lanes // 32) * 128 + lanes % 32 + 32 * w
         mask = at < count
+        if PERMUTED:
+            at = place_of(at, length, channels)
         q = tl.load(q_at + at, mask, 0.0).to(tl.float32)
         if MOMENTUM:
             p = tl.load(p_at + at, mask, 0.0)
@@ -119,6 +128,7 @@ def step_entries(
                 else:
                     q += a * p
             elif ((LETTERS >> (4 * i)) & 15) == 2:  # B
+                a += b * tl.load(owed).to(tl.float32)
                 if CIRCLE:
                     p -= a * (cosine * f)
                 else:

@@ -11,6 +11,14 @@ import triton.language as tl
 
 
 @triton.jit
+def place_of(index, length, channels):
+    """Where an entry lies in memory that has the channels of every stretch of ``length`` entries last."""
+    width = length // channels
+    rest = index % length
+    return index - rest + rest % width * channels + rest // width
+
+
+@triton.jit
 def sine_and_cosine(turns):
     """sin 2πx and cos 2πx. The nearest quarter turn is taken off, polynomials do the rest, |y| ≤ 1/8."""
     quarters = tl.floor(4 * turns + 0.5)

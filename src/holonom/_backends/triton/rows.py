@@ -1,6 +1,8 @@
 """The kernel of spheres: a stage of a program on all rows of about one length in a bucket, in one launch.
 
-A row stays in registers from the first letter to the last. Its entries are laid out in tiles of 128, as the noise is.
+A row stays in registers from the first letter to the last. Its entries are laid out in tiles of 128, as the noise is:
+a lane has entries j, j + 32, j + 64 and j + 96 of its tile, whose normals come of one block. Vectors are four tensors
+of lanes, because joining them to one would send every normal through shared memory.
 """
 
 from __future__ import annotations
@@ -8,18 +10,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .functions import four_normals
+from .functions import four_normals, place_of
 
-ROWS = 8  # rows of one program instance
-LANES = (64, 256, 1024, 4096)
+ROWS = 4  # rows of one program instance
+LANES = (32, 64, 256, 1024, 4096)
 """Kernels exist for rows of up to four times so many entries."""
 
 
 @triton.jit
-def normals_of_row(seed, step, first, stream, draw, LANE_COUNT: tl.constexpr):
-    """Those of entries first + (0 … 4·lanes) in tiles of 128; ``first`` is a multiple of 128."""
-    a, b, c, d = four_normals(seed, step, first // 4 + tl.arange(0, LANE_COUNT), stream, draw)
-    return tl.join(tl.join(a, c), tl.join(b, d)).reshape(LANE_COUNT, 4)
+def add_triples(a, b, c, x, y, z):
+    return a + x, b + y, c + z
+
+
+@triton.jit
+def dot(x0, x1, x2, x3, y0, y1, y2, y3):
+    """Entry by entry, summed over the four parts: what is left is a sum over lanes."""
+    return x0 * y0 + x1 * y1 + x2 * y2 + x3 * y3
 
 
 @triton.jit
@@ -38,6 +44,7 @@ def step_rows(
     gradients,
     numbers,
     draws,
+    owed,
     seeds,
     clock,
     skip,
@@ -59,12 +66,16 @@ def step_rows(
     SKIP: tl.constexpr,
     ENERGY: tl.constexpr,
     TAKE_UP: tl.constexpr,
+    PERMUTED: tl.constexpr,
     WEIGHT: tl.constexpr,
     GRADIENT: tl.constexpr,
     LANE_COUNT: tl.constexpr,
     ROW_COUNT: tl.constexpr,
 ):
-    """Letters on x = (w, ξ) and π = (p, p_ξ); arguments as those of :func:`.entries.step_entries`."""
+    """Letters on x = (w, ξ) and π = (p, p_ξ); arguments as those of :func:`.entries.step_entries`.
+
+    ``PERMUTED`` concerns weights and gradients. Momenta are kept row by row.
+    """
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
     replica = tl.load(chunks + 3 * chunk + 1)
@@ -74,6 +85,8 @@ def step_rows(
     stream = 2 * tl.load(entry + 5)
     length = tl.load(entry + 6)
     rows = count // length
+    if PERMUTED:
+        channels = tl.load(entry + 7)
     q_at = tl.load(entry).to(tl.pointer_type(WEIGHT)) + replica * count
     p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
     s_at = tl.load(entry + 2).to(tl.pointer_type(tl.float32)) + replica * rows
@@ -85,42 +98,70 @@ def step_rows(
     last = tl.minimum(row + ROW_COUNT, rows)
     if SKIP:
         last = tl.where(tl.load(skip) != 0, row, last)
+    if DECAY:
+        decay = tl.load(numbers + 2 * LENGTH * numbers_stride + column)
     energy = 0.0
     lanes = tl.arange(0, LANE_COUNT)
-    inner = ((lanes // 32) * 128 + lanes % 32)[:, None] + 32 * tl.arange(0, 4)[None, :]
+    inner = (lanes // 32) * 128 + lanes % 32
     while row < last:
         first = row * length // 128 * 128
         at = first + inner
-        mask = (at >= row * length) & (at < (row + 1) * length)
+        begin, end = row * length, (row + 1) * length
+        m0 = (at >= begin) & (at < end)
+        m1 = (at + 32 >= begin) & (at + 32 < end)
+        m2 = (at + 64 >= begin) & (at + 64 < end)
+        m3 = (at + 96 >= begin) & (at + 96 < end)
+        w0, w1, w2, w3 = at, at + 32, at + 64, at + 96
+        if PERMUTED:
+            w0, w1 = place_of(w0, length, channels), place_of(w1, length, channels)
+            w2, w3 = place_of(w2, length, channels), place_of(w3, length, channels)
         r = tl.load(radii + (replica * rows + row) * radius_stride)
-        q = tl.load(q_at + at, mask, 0.0).to(tl.float32)
+        q0 = tl.load(q_at + w0, m0, 0.0).to(tl.float32)
+        q1 = tl.load(q_at + w1, m1, 0.0).to(tl.float32)
+        q2 = tl.load(q_at + w2, m2, 0.0).to(tl.float32)
+        q3 = tl.load(q_at + w3, m3, 0.0).to(tl.float32)
         s = 0.0
         t = 0.0
         if MOMENTUM:
-            p = tl.load(p_at + at, mask, 0.0)
+            p0 = tl.load(p_at + at, m0, 0.0)
+            p1 = tl.load(p_at + at + 32, m1, 0.0)
+            p2 = tl.load(p_at + at + 64, m2, 0.0)
+            p3 = tl.load(p_at + at + 96, m3, 0.0)
         if SLACK:
             s = tl.load(s_at + row)
             if MOMENTUM:
                 t = tl.load(t_at + row)
         if FORCE:
-            f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
+            f0 = sign * tl.load(g_at + w0, m0, 0.0).to(tl.float32)
+            f1 = sign * tl.load(g_at + w1, m1, 0.0).to(tl.float32)
+            f2 = sign * tl.load(g_at + w2, m2, 0.0).to(tl.float32)
+            f3 = sign * tl.load(g_at + w3, m3, 0.0).to(tl.float32)
             if DECAY:
-                f += tl.load(numbers + 2 * LENGTH * numbers_stride + column) * q
+                f0 += decay * q0
+                f1 += decay * q1
+                f2 += decay * q2
+                f3 += decay * q3
         if TAKE_UP:  # holonom.constraints.Sphere.adopt_: a row that was written from outside
-            squares = tl.sum(q * q)
+            squares = tl.sum(dot(q0, q1, q2, q3, q0, q1, q2, q3))
             differs = not (tl.abs((squares + s * s) / (r * r) - 1) <= 3.814697265625e-06 + 4 * rounding)
             if differs:
+                scale = tl.where(squares > 0, r / tl.sqrt(squares), 1.0)
                 if SLACK:
                     inside = (r * limit) * (r * limit)
-                    if r * r - squares <= 9.5367431640625e-07 * r * r:
-                        q *= tl.sqrt(inside / squares)
-                        squares = inside
+                    at_rim = r * r - squares <= 9.5367431640625e-07 * r * r
+                    scale = tl.where(at_rim, tl.sqrt(inside / squares), 1.0)
+                    squares = tl.where(at_rim, inside, squares)
                     s = tl.where(s < 0, -tl.sqrt(r * r - squares), tl.sqrt(r * r - squares))
-                else:
-                    q *= tl.where(squares > 0, r / tl.sqrt(squares), 1.0)
+                q0 *= scale
+                q1 *= scale
+                q2 *= scale
+                q3 *= scale
                 if MOMENTUM:
-                    along = (tl.sum(q * p) + s * t) / (r * r)
-                    p -= along * q
+                    along = (tl.sum(dot(q0, q1, q2, q3, p0, p1, p2, p3)) + s * t) / (r * r)
+                    p0 -= along * q0
+                    p1 -= along * q1
+                    p2 -= along * q2
+                    p3 -= along * q3
                     t -= along * s
         for i in tl.static_range(LENGTH):
             a = tl.load(numbers + 2 * i * numbers_stride + column)
@@ -128,53 +169,103 @@ def step_rows(
             y = 0.0
             if ((NORMALS >> (4 * i)) & 15) > 0:
                 draw = tl.load(draws + ((NORMALS >> (4 * i)) & 15) - 1)
-                z = tl.where(mask, normals_of_row(seed, step, first, stream, draw, LANE_COUNT), 0.0)
+                z0, z1, z2, z3 = four_normals(seed, step, first // 4 + lanes, stream, draw)
+                z0 = tl.where(m0, z0, 0.0)
+                z1 = tl.where(m1, z1, 0.0)
+                z2 = tl.where(m2, z2, 0.0)
+                z3 = tl.where(m3, z3, 0.0)
                 if SLACK:
                     y = normal_at(seed, step, row, stream + 1, draw)
             if ((LETTERS >> (4 * i)) & 15) == 1:  # A: the great circle
-                speed2 = tl.sum(p * p) + t * t
+                speed2, across, squares = tl.reduce(
+                    (
+                        dot(p0, p1, p2, p3, p0, p1, p2, p3),
+                        dot(q0, q1, q2, q3, p0, p1, p2, p3),
+                        dot(q0, q1, q2, q3, q0, q1, q2, q3),
+                    ),
+                    0,
+                    add_triples,
+                )
+                speed2 += t * t
                 omega = tl.sqrt(speed2) / r
                 angle = omega * a
                 cosine = tl.cos(angle)
                 small = tl.abs(angle) < 1e-3
                 ratio = tl.sin(angle) / tl.where(small, 1.0, angle)
                 sine = a * tl.where(small, 1 - angle * angle / 6, ratio)  # sin(ωh)/ω
-                dot = tl.sum(q * p) + s * t
-                size2 = cosine * cosine * (tl.sum(q * q) + s * s) + 2 * cosine * sine * dot + sine * sine * speed2
+                size2 = (
+                    cosine * cosine * (squares + s * s) + 2 * cosine * sine * (across + s * t) + sine * sine * speed2
+                )
                 scale = r / tl.sqrt(size2)
                 back = omega * omega * sine
-                moved, slack = scale * (cosine * q + sine * p), scale * (cosine * s + sine * t)
-                p, t = cosine * p - back * q, cosine * t - back * s
-                q, s = moved, slack
+                u0, u1, u2, u3, u = q0, q1, q2, q3, s
+                q0 = scale * (cosine * u0 + sine * p0)
+                q1 = scale * (cosine * u1 + sine * p1)
+                q2 = scale * (cosine * u2 + sine * p2)
+                q3 = scale * (cosine * u3 + sine * p3)
+                s = scale * (cosine * u + sine * t)
+                p0 = cosine * p0 - back * u0
+                p1 = cosine * p1 - back * u1
+                p2 = cosine * p2 - back * u2
+                p3 = cosine * p3 - back * u3
+                t = cosine * t - back * u
             elif ((LETTERS >> (4 * i)) & 15) == 2:  # B
-                p -= a * f
-                along = (tl.sum(q * p) + s * t) / (r * r)
-                p -= along * q
+                a += b * tl.load(owed).to(tl.float32)
+                p0 -= a * f0
+                p1 -= a * f1
+                p2 -= a * f2
+                p3 -= a * f3
+                along = (tl.sum(dot(q0, q1, q2, q3, p0, p1, p2, p3)) + s * t) / (r * r)
+                p0 -= along * q0
+                p1 -= along * q1
+                p2 -= along * q2
+                p3 -= along * q3
                 t -= along * s
             elif ((LETTERS >> (4 * i)) & 15) == 3:  # O, C, D, F
-                p *= a
+                p0 *= a
+                p1 *= a
+                p2 *= a
+                p3 *= a
                 t *= a
                 if ((NORMALS >> (4 * i)) & 15) > 0:
-                    along = (tl.sum(q * z) + s * y) / (r * r)
-                    p += b * (z - along * q)
+                    along = (tl.sum(dot(q0, q1, q2, q3, z0, z1, z2, z3)) + s * y) / (r * r)
+                    p0 += b * (z0 - along * q0)
+                    p1 += b * (z1 - along * q1)
+                    p2 += b * (z2 - along * q2)
+                    p3 += b * (z3 - along * q3)
                     t += b * (y - along * s)
             else:  # L
-                q -= a * f
+                q0 -= a * f0
+                q1 -= a * f1
+                q2 -= a * f2
+                q3 -= a * f3
                 if ((NORMALS >> (4 * i)) & 15) > 0:
-                    q += b * z
+                    q0 += b * z0
+                    q1 += b * z1
+                    q2 += b * z2
+                    q3 += b * z3
                     s += b * y
-                scale = r / tl.sqrt(tl.sum(q * q) + s * s)
-                q *= scale
+                scale = r / tl.sqrt(tl.sum(dot(q0, q1, q2, q3, q0, q1, q2, q3)) + s * s)
+                q0 *= scale
+                q1 *= scale
+                q2 *= scale
+                q3 *= scale
                 s *= scale
-        tl.store(q_at + at, q.to(WEIGHT), mask)
+        tl.store(q_at + w0, q0.to(WEIGHT), m0)
+        tl.store(q_at + w1, q1.to(WEIGHT), m1)
+        tl.store(q_at + w2, q2.to(WEIGHT), m2)
+        tl.store(q_at + w3, q3.to(WEIGHT), m3)
         if SLACK:
             tl.store(s_at + row, s)
         if MOMENTUM:
-            tl.store(p_at + at, p, mask)
+            tl.store(p_at + at, p0, m0)
+            tl.store(p_at + at + 32, p1, m1)
+            tl.store(p_at + at + 64, p2, m2)
+            tl.store(p_at + at + 96, p3, m3)
             if SLACK:
                 tl.store(t_at + row, t)
             if ENERGY:
-                energy += tl.sum(p * p) + t * t
+                energy += tl.sum(dot(p0, p1, p2, p3, p0, p1, p2, p3)) + t * t
         row += 1
     if ENERGY:
         tl.store(partial + chunk, energy)

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._random.philox import as_seed
 from ..._step.buckets import MOVED, Bucket
 from ..._step.integrate import Scalar
-from ..._step.letters import Ready
+from ..._step.letters import PartlyOwed, Ready
 from ...constraints import Sphere
 from .entries import CHUNK
 from .rows import LANES, ROWS
@@ -31,7 +32,7 @@ class Table:
     """Of one bucket, cut into chunks of one replica of one tensor.
 
     tensors: for every tensor the addresses of position, momentum, slack variable and its momentum, the entries of one
-        replica, the number of its noise stream, and the entries of a row.
+        replica, the number of its noise stream, the entries of a row; the channels where memory has them last, else 1.
     entries: chunks of entries. All chunks of a replica stand together.
     rows: chunks of rows, one launch for every class of lengths; none where the space acts entry by entry.
     gradients: for every tensor the address of its gradient, which may change from step to step.
@@ -41,13 +42,17 @@ class Table:
         self.device, self.replicas = bucket.device, replicas
         counts = [p.numel() // replicas for p in bucket.params]
         lengths = [bucket.space.view(p.detach()).shape[-1] if p.ndim else 1 for p in bucket.params]
+        channels = [channels_of(p) or 1 for p in bucket.params]
+        self.permuted = any(c > 1 for c in channels)
+        if not isinstance(bucket.space, Sphere):  # there a length means only which stretches have channels last
+            lengths = [p[0].numel() if p.ndim > 2 else p.numel() for p in bucket.params]
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
         rows = [
-            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, 0]
-            for p, m, pair, count, stream, length in zip(
-                bucket.params, momenta, slots, counts, bucket.streams, lengths, strict=True
+            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, c]
+            for p, m, pair, count, stream, length, c in zip(
+                bucket.params, momenta, slots, counts, bucket.streams, lengths, channels, strict=True
             )
         ]
         self.tensors = upload(rows, torch.int64, self.device)
@@ -59,12 +64,18 @@ class Table:
                 own = [i for i, lane in enumerate(classes) if lane == lanes]
                 cut = self._cut(own, [counts[i] // lengths[i] for i in own], ROWS)
                 self.rows.append(cut._replace(lanes=lanes))
-        self.gradients = self.tensors  # of none
+        self.flag = torch.zeros((), dtype=torch.bool, device=self.device)  # of the finite check
+        self.gradients = self._buffer = torch.zeros(len(counts), dtype=torch.int64, device=self.device)
         self.gradient_dtype = torch.float32
         self.readable: list[Tensor] = []
+        self._strides = [p.stride() for p in bucket.params]
         self._given: Sequence[Tensor] | None = None
         self._addresses: list[int] = []
+        self._lasting: tuple[list[int], Tensor] = [], self.gradients
         self._numbers: dict[Any, tuple[list[Any], Tensor, Tensor]] = {}
+        self._nothing = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._seeds: dict[int, Tensor] = {}
+        self._radii: Tensor | None = None
 
     def _cut(self, tensors: Iterable[int], sizes: Sequence[int], step: int) -> Chunks:
         starts = [np.arange(0, size, step) for size in sizes]
@@ -85,38 +96,101 @@ class Table:
         self._given = gradients
         dtypes = {g.dtype for g in gradients}
         self.readable = list(gradients)
-        plain = all(map(Tensor.is_contiguous, gradients)) and not any(map(Tensor.is_neg, gradients))
-        if len(dtypes) > 1 or not dtypes <= READABLE or not plain:
+        if self.permuted:
+            plain = list(map(Tensor.stride, gradients)) == self._strides
+        else:
+            plain = all(map(Tensor.is_contiguous, gradients))
+        if len(dtypes) > 1 or not dtypes <= READABLE or not plain or any(map(Tensor.is_neg, gradients)):
             dtype = self.readable[0].dtype if self.readable[0].dtype in READABLE else torch.float32
-            self.readable = [g.resolve_neg().to(dtype).contiguous() for g in gradients]
+            places = zip(gradients, self._strides, strict=True)
+            self.readable = [g.new_empty_strided(g.shape, stride, dtype=dtype).copy_(g) for g, stride in places]
         self.gradient_dtype = self.readable[0].dtype
-        addresses = [g.data_ptr() for g in self.readable]
-        if addresses != self._addresses:
-            self._addresses, self.gradients = addresses, upload(addresses, torch.int64, self.device)
+        addresses = list(map(Tensor.data_ptr, self.readable))
+        if is_capturing(self.device):  # a table of its own: replays must read what they were captured with
+            self.gradients, self._addresses = self._lasting_table(addresses), []
+        elif addresses != self._addresses:
+            self.gradients, self._addresses = self._buffer, addresses
+            self._buffer.copy_(pinned(addresses, torch.int64, self.device), non_blocking=True)
+        elif addresses != self._lasting[0]:  # the same memory twice, as in training loops that will be captured
+            self._lasting = addresses, upload(addresses, torch.int64, self.device)
+
+    def _lasting_table(self, addresses: list[int]) -> Tensor:
+        """A table that no later step writes: one made before the capture, else one that every replay copies."""
+        if addresses != self._lasting[0]:
+            return upload(addresses, torch.int64, self.device)
+        CAPTURED.append(self._lasting[1])
+        return self._lasting[1]
 
     def forget(self) -> None:
         """Keep no gradient alive."""
         self._given, self.readable = None, []
 
-    def numbers(self, ops: Sequence[Ready], decay: Scalar) -> tuple[Tensor, Tensor]:
-        """The coefficients of a stage on the device, (2·letters + 1, 1 or R), and the numbers of its draws.
+    def numbers(self, ops: Sequence[Ready], decay: Scalar) -> tuple[Tensor, Tensor, Tensor]:
+        """The coefficients of a stage on the device, (2·letters + 1, 1 or R), the numbers of its draws, what is owed.
 
         Numbers that the host has are copied when they change. Those on the device are copied there.
         """
-        values: list[Scalar] = [x for op in ops for x in (*op.numbers, 0.0)[:2]] + [decay]
-        shown = [None if isinstance(x, Tensor) else x for x in values] + [op.draw for op in ops]
-        key = tuple(op.letter for op in ops)
+        owed, values = self._nothing, list[Scalar]()
+        for _, (first, *others), _ in ops:
+            if isinstance(first, PartlyOwed):
+                owed = first.owed
+                values += [first.now, first.share]
+            else:
+                values += [first, *others, 0.0][:2]
+        values.append(decay)
+        shown = [None if isinstance(x, Tensor) else x for x in values]
+        key = tuple([(op.letter, op.draw) for op in ops])
         if key not in self._numbers or self._numbers[key][0] != shown:
             columns = max([x.numel() for x in values if isinstance(x, Tensor)], default=1)
             host = [[0.0 if isinstance(x, Tensor) else x] * columns for x in values]
-            draws = [op.draw & 0xFFFFFFFF for op in ops if op.draw is not None] or [0]
-            made = upload(host, torch.float32, self.device), upload([*draws, 0], torch.int64, self.device)
-            self._numbers[key] = shown, *made
-        _, numbers, drawn = self._numbers[key]
-        for row, x in enumerate(values):
-            if isinstance(x, Tensor):
-                numbers[row].copy_(x)
-        return numbers, drawn
+            drawn = [op.draw & 0xFFFFFFFF for op in ops if op.draw is not None] or [0]
+            numbers, draws = upload(host, torch.float32, self.device), upload([*drawn, 0], torch.int64, self.device)
+            if not is_capturing(self.device):  # a captured copy runs with the replay only
+                self._numbers[key] = shown, numbers, draws
+        else:
+            _, numbers, draws = self._numbers[key]
+        if None in shown:
+            for row, x in enumerate(values):
+                if isinstance(x, Tensor):
+                    numbers[row].copy_(x)
+        return numbers, draws, owed
+
+    def seeds(self, seed: int | Tensor) -> Tensor:
+        """The seed on the device, or one for every replica."""
+        if isinstance(seed, Tensor):
+            return seed if seed.device == self.device else seed.to(self.device)
+        if seed not in self._seeds:
+            self._seeds = {seed: as_seed(seed, self.device)}
+        return self._seeds[seed]
+
+    def radii(self, space: Sphere) -> Tensor:
+        """One radius, or one a row."""
+        if self._radii is None:
+            radius = space.radius if isinstance(space.radius, Tensor) else torch.tensor([space.radius])
+            self._radii = radius.to(self.device, torch.float32).contiguous()
+        return self._radii
+
+
+def table_of(bucket: Bucket, replicas: int) -> Table:
+    key = ("table", replicas)
+    if key not in bucket.kept:
+        bucket.kept[key] = Table(bucket, replicas)
+    table: Table = bucket.kept[key]
+    return table
+
+
+def channels_of(x: Tensor) -> int | None:
+    """1 for row-major memory; the channels where memory has them last: dimension 1 of images, 0 of a transposed matrix.
+
+    None for any other order.
+    """
+    if x.is_contiguous():
+        return 1
+    if x.ndim == 2:
+        return len(x) if x.t().is_contiguous() else None
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    dense = x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
+    return x.shape[1] if dense else None
 
 
 def lanes_for(length: int) -> int | None:
@@ -126,12 +200,22 @@ def lanes_for(length: int) -> int | None:
 
 
 def upload(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor on the device; from pinned memory, so that the host does not wait."""
-    host = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        CAPTURED.append(host)
-    return host.to(device, non_blocking=True)
+    """A tensor on the device, for which the host does not wait."""
+    host = pinned(values, dtype, device)
+    found = host.to(device, non_blocking=True)
+    if is_capturing(device):
+        CAPTURED.extend((host, found))
+    return found
+
+
+def pinned(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor on the host, in memory that the device copies from by itself."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 CAPTURED: list[Tensor] = []
-"""Pinned memory that captured graphs copy from at every replay. Tables are small and captures are few."""
+"""Tables that captured graphs read, and pinned memory that replays copy from. They are small, captures are few."""
