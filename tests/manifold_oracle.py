@@ -102,11 +102,14 @@ def tall(weight):
     return (weight.T if transposed else weight), transposed
 
 
-def orthogonal_return(q_bar, q_old, iterations=None, tolerance=1e-14):
-    """(4.55): Q⁽ᵏ⁺¹⁾ = Q⁽ᵏ⁾ − Q_n Λ⁽ᵏ⁾, Λ⁽ᵏ⁾ = ½(Q⁽ᵏ⁾ᵀQ⁽ᵏ⁾ − I); K times, or (None) until ‖Λ⁽ᵏ⁾‖₂ ≤ tolerance."""
+def orthogonal_return(q_bar, q_old, iterations=None, tolerance=1e-14, scale=1.0):
+    """(4.55): Q⁽ᵏ⁺¹⁾ = Q⁽ᵏ⁾ − Q_n Λ⁽ᵏ⁾, Λ⁽ᵏ⁾ = ½(Q⁽ᵏ⁾ᵀQ⁽ᵏ⁾ − I); K times, or (None) until ‖Λ⁽ᵏ⁾‖₂ ≤ tolerance.
+
+    On QᵀQ = c²I with c the scale, Λ⁽ᵏ⁾ = ½(Q⁽ᵏ⁾ᵀQ⁽ᵏ⁾/c² − I).
+    """
     q = q_bar
     for _ in range(10_000 if iterations is None else iterations):
-        multiplier = (q.T @ q - np.eye(q.shape[1])) / 2
+        multiplier = (q.T @ q / scale**2 - np.eye(q.shape[1])) / 2
         if iterations is None and np.linalg.norm(multiplier, 2) <= tolerance:
             return q
         q = q - q_old @ multiplier
@@ -115,31 +118,31 @@ def orthogonal_return(q_bar, q_old, iterations=None, tolerance=1e-14):
     return q
 
 
-def orthogonal_od_step(q, grad, h, temperature, noise, iterations=None):
+def orthogonal_od_step(q, grad, h, temperature, noise, iterations=None, scale=1.0):
     """Algorithm 4.1: Euler–Maruyama, then (4.55) with K iterations or (None) to convergence."""
-    return orthogonal_return(q - h * grad(q) + np.sqrt(2 * temperature * h) * noise, q, iterations)
+    return orthogonal_return(q - h * grad(q) + np.sqrt(2 * temperature * h) * noise, q, iterations, scale=scale)
 
 
-def orthogonal_project(q, p):
-    """Π_Q (4.15): P − ½Q(PᵀQ + QᵀP)."""
-    return p - q @ (p.T @ q + q.T @ p) / 2
+def orthogonal_project(q, p, scale=1.0):
+    """Π_Q (4.15): P − ½Q(PᵀQ + QᵀP), over c² on QᵀQ = c²I."""
+    return p - q @ (p.T @ q + q.T @ p) / (2 * scale**2)
 
 
-def orthogonal_a(q, p, h, iterations=None):
+def orthogonal_a(q, p, h, iterations=None, scale=1.0):
     """A, RATTLE (4.56)–(4.57): Q̄ = Q + hP; Q′ by (4.55); P′ = Π_{Q′}(P + (Q′ − Q̄)/h)."""
     q_bar = q + h * p
-    q_new = orthogonal_return(q_bar, q, iterations)
-    return q_new, orthogonal_project(q_new, p + (q_new - q_bar) / h)
+    q_new = orthogonal_return(q_bar, q, iterations, scale=scale)
+    return q_new, orthogonal_project(q_new, p + (q_new - q_bar) / h, scale)
 
 
-def orthogonal_b(q, p, grad, h):
+def orthogonal_b(q, p, grad, h, scale=1.0):
     """B (Algorithm 4.2): P ← Π_Q(P − h∇U(Q))."""
-    return q, orthogonal_project(q, p - h * grad(q))
+    return q, orthogonal_project(q, p - h * grad(q), scale)
 
 
-def orthogonal_o(q, p, h, friction, temperature, noise):
+def orthogonal_o(q, p, h, friction, temperature, noise, scale=1.0):
     """O (Algorithm 4.2): P ← Π_Q(e^{−γh}P + √(τ(1 − e^{−2γh}))R)."""
-    return q, orthogonal_project(q, ornstein_uhlenbeck(p, h, friction, temperature, noise))
+    return q, orthogonal_project(q, ornstein_uhlenbeck(p, h, friction, temperature, noise), scale)
 
 
 # --- Any level set g(q) = 0: q flat (d,), constraint g(q) -> (m,), jacobian G(q) -> (m, d) -------------------------

@@ -8,6 +8,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 from . import constraints, data, init, landscape, metrics, models, multirate, penalties, presets
+from ._constrain.constrain import constrain
+from ._constrain.held import Held
+from ._constrain.together import together
 from ._step.landing import init_, project_
 from .ensemble import Ensemble
 from .errors import (
@@ -42,6 +45,7 @@ __all__ = [
     "DataError",
     "Ensemble",
     "EnsembleError",
+    "Held",
     "Langevin",
     "Multirate",
     "NonFiniteGradientError",
@@ -54,6 +58,7 @@ __all__ = [
     "ThermostatError",
     "annealing",
     "batches",
+    "constrain",
     "constraints",
     "cycling",
     "data",
@@ -74,6 +79,7 @@ __all__ = [
     "project_",
     "report",
     "sampling",
+    "together",
     "training",
 ]
 

@@ -151,7 +151,8 @@ def known_options(options: dict[str, Any]) -> dict[str, Any]:
         present: Any = config
         for part in name.split("."):
             present = getattr(present, part, _MISSING)
-        return name == "guard_filter_fn" or (present is not _MISSING and isinstance(value, type(present)))
+        fits = present is None or isinstance(value, type(present))
+        return name == "guard_filter_fn" or (present is not _MISSING and fits)
 
     return {name: value for name, value in options.items() if known(name, value)}
 
@@ -167,6 +168,26 @@ def guards_where(keep: Callable[[str], bool]) -> dict[str, Any]:
     if not hasattr(torch.compiler, "skip_all_guards_unsafe"):
         return {}
     return {"guard_filter_fn": lambda guards: [keep(guard.name) for guard in guards]}
+
+
+def graph_pass(function: Callable[[Any], None], version: int) -> dict[str, Any]:
+    """The option that has the compiler change its graphs by a function; ``version`` is that of the function.
+
+    Inductor's cache on disk keeps programs by it. Nothing where a release has no such option.
+    """
+    try:
+        from torch._inductor.custom_graph_pass import CustomGraphPass
+    except ImportError:
+        return {}
+
+    class Pass(CustomGraphPass):
+        def __call__(self, graph: Any) -> None:
+            function(graph)
+
+        def uuid(self) -> tuple[str, int]:
+            return f"{function.__module__}.{function.__qualname__}", version
+
+    return {"post_grad_custom_pre_pass": Pass()}
 
 
 @cache
@@ -187,10 +208,23 @@ def watch_gradient(x: Tensor, look: Callable[[Tensor], None]) -> None:
 # ── optimizers ───────────────────────────────────────────────────────────────────────────────────
 
 
+def step_hooks(optimizer: Optimizer) -> list[Callable[..., Any]]:
+    """The hooks that are registered around this optimizer's step."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return [hook for name in names for hook in getattr(optimizer, name, {}).values()]
+
+
 def has_step_hooks(optimizer: Optimizer) -> bool:
     """Whether a hook is registered around the optimizer's step."""
     from torch.optim import optimizer as module
 
-    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     shared = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-    return any(getattr(optimizer, name, None) for name in names) or any(getattr(module, name, None) for name in shared)
+    return bool(step_hooks(optimizer)) or any(getattr(module, name, None) for name in shared)
+
+
+def muon() -> Callable[..., Optimizer]:
+    """torch.optim.Muon."""
+    found: Callable[..., Optimizer] | None = getattr(torch.optim, "Muon", None)
+    if found is None:
+        raise RuntimeError(f"torch {release} has no Muon: update torch to 2.9 or later, or use presets.adamh")
+    return found

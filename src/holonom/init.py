@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from .constraints import Circle, Orthogonal, Sphere, View
+from .errors import ConstraintError
+
+S = TypeVar("S", Orthogonal, Sphere)
 
 
 @torch.no_grad()
@@ -34,28 +39,50 @@ def circle_(weight: Tensor, space: Circle, generator: torch.Generator | None = N
 
 @torch.no_grad()
 def sphere_(weight: Tensor, space: Sphere, generator: torch.Generator | None = None) -> Tensor:
-    """Uniform on the spheres; with slack, the weights are all but one of the sphere's coordinates."""
+    """Uniform on the spheres; with slack, the weights are all but one of the sphere's coordinates.
+
+    A radius "initial" is the norm that a block has: it keeps that.
+    """
     space.check(weight, "the weight")
+    if space.radius is None and space.has_slack:
+        raise ConstraintError(f"{space!r} has no radius before an optimizer is built: call holonom.init_(optimizer)")
+    space = _at_its_norms(space, weight)
     rows = space.view(weight)
     draw = torch.empty_like(rows).normal_(generator=generator)
     norm = draw.square().sum(-1, keepdim=True)
     if space.has_slack:
         norm = norm + torch.empty_like(norm).normal_(generator=generator).square()
-    radius = space.radius.to(rows)[..., None] if isinstance(space.radius, Tensor) else space.radius
-    space.write_(weight, draw * (radius / norm.sqrt()))
+    space.write_(weight, draw * (space.radius_of(weight) / norm.sqrt()))
     space.land_(weight, "the weight")
     return weight
 
 
 @torch.no_grad()
-def orthogonal_(weight: Tensor, view: View | str | None = "auto", generator: torch.Generator | None = None) -> Tensor:
-    """A Haar-random orthogonal matrix (Saxe et al.), tall, wide or square; ``view`` as in ``Orthogonal``."""
-    space = Orthogonal(view)
+def orthogonal_(
+    weight: Tensor, view: View | str | Orthogonal | None = "auto", generator: torch.Generator | None = None
+) -> Tensor:
+    """A Haar-random orthogonal matrix (Saxe et al.), tall, wide or square, times the scale of an ``Orthogonal``.
+
+    ``view`` as in ``Orthogonal``, or one, whose scale "initial" keeps the norm that a block has.
+    """
+    space = view if isinstance(view, Orthogonal) else Orthogonal(view)
     space.check(weight, "the weight")
-    block = space.matrices(weight)
-    precision = torch.promote_types(block.dtype, torch.float32)  # torch has no QR in half precision
-    flat = torch.empty_like(block, dtype=precision).reshape(-1, *block.shape[-2:])
+    space = _at_its_norms(space, weight)
+    precision = torch.promote_types(weight.dtype, torch.float32)  # torch has no QR in half precision
+    matrices = space.matrices(weight)
+    flat = torch.empty_like(matrices, dtype=precision).reshape(-1, *matrices.shape[-2:])
     for matrix in flat:
         nn.init.orthogonal_(matrix, generator=generator)
-    space.write_(weight, flat.reshape(block.shape))
+    drawn = flat.reshape(matrices.shape)
+    c = space.radius_of(drawn)
+    space.write_(weight, drawn if c is None else drawn * c)
     return weight
+
+
+def _at_its_norms(space: S, weight: Tensor) -> S:
+    """The space with the radii that the weight has now, if it takes them from initial weights."""
+    if not space.takes_sizes:
+        return space
+    now = copy.copy(space)
+    now.factor = 1.0  # an optimizer applies it
+    return now.held_at(now.sizes(weight, "the weight"))

@@ -206,10 +206,14 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         """Every group with the buckets of its parameters that have a gradient."""
         work = []
         for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
-            found = [[p.grad for p in b.params] for b in buckets]
-            chosen = [b.select([g is not None for g in own]) for b, own in zip(buckets, found, strict=True)]
-            moving = [(b, [g for g in own if g is not None]) for b, own in zip(chosen, found, strict=True) if b]
-            work.append(Work(group, [b for b, _ in moving], [own for _, own in moving]))
+            moving, gradients = [], []
+            for whole in buckets:
+                found: list[Any] = [p.grad for p in whole.params]
+                bucket = whole.select([g is not None for g in found])
+                if bucket is not None:
+                    moving.append(bucket)
+                    gradients.append(found if bucket is whole else [g for g in found if g is not None])
+            work.append(Work(group, moving, gradients))
         return work
 
     def _integrate(self, work: list[Work], advance: Callable[..., Tensor | None]) -> None:
@@ -219,7 +223,8 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         skip = skip_non_finite(work) if self.guard_gradients else None
         skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         self._count_skipped([flag for flag in skipped if flag is not None])
-        self._note(p for one in work for b in one.buckets for p in b.constrained)
+        for b in (b for one in work for b in one.buckets):
+            self._versions.update(zip(b.constrained_ids, map(version, b.constrained)))
         if advance is not pay_owed and any("E" in one.group["scheme"] for one in work):
             self._watch.look_at_step(thermostats(self.param_groups, self.state))
 
@@ -253,7 +258,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
     def _look_at_edits(self, work: list[Work]) -> None:
         """Raise for in-place edits that no step could take up; edits through ``.data`` are not seen here."""
         for group, bucket in ((one.group, bucket) for one in work for bucket in one.buckets):
-            if [version(p) for p in bucket.constrained] != [self._versions[id(p)] for p in bucket.constrained]:
+            if list(map(version, bucket.constrained)) != list(map(self._versions.get, bucket.constrained_ids)):
                 edits.refuse_unlandable(bucket, self._versions, first=not group["step"])
             for p in bucket.params if self._landed else ():
                 self._landed.pop(p, None)
@@ -272,12 +277,12 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
     # ── captured steps ───────────────────────────────────────────────────────────────────────────
 
     @torch.no_grad()
-    def _check_and_take_up(self) -> None:
-        """Check the groups and take up edits now, as the next step would."""
+    def _check_and_take_up(self, adopt: bool) -> None:
+        """Check the groups as the next step would; ``adopt``: take up edits now, because it will not."""
         work = [Work(*pair, None) for pair in zip(self.param_groups, self._buckets(), strict=True)]
         self._check(work)
         self._look_at_edits(work)
-        for one in work:
+        for one in work if adopt else ():
             edits.adopt_(one.buckets)
         self._note(p for one in work for b in one.buckets for p in b.params)
 

@@ -5,6 +5,8 @@ rest, thesis (3.24); given groups, they want exactly two. Rules of thumb (thesis
 1e-6 … 1e-4, coupling ε 0.05 … 0.1, driving noise σ_A 1e-4 … 1e-2, friction γ of the output layer
 0.05 … 5; steps h as large as for SGD or larger, kept fixed throughout.
 
+``adamh``, ``muonh`` and ``normalised`` are torch's AdamW and Muon with :func:`holonom.constrain`.
+
 Constrained methods choose weights by their roles (:data:`holonom.partitions.ROLES`). ``layers`` may be any selector of
 :mod:`holonom.partitions`; ``roles={"mixer.*": "attention"}`` corrects a role and ``blocks={"*.qkv.weight": 3}`` says
 how many matrices a tensor packs.
@@ -18,6 +20,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ._constrain.presets import adamh as adamh
+from ._constrain.presets import muonh as muonh
+from ._constrain.presets import normalised as normalised
 from ._partition.methods import Trainable, all_parameters, constrain_matrices, constrain_orthogonal, parts
 from ._partition.places import Blocks, Place, Roles
 from .constraints import Circle, Sphere

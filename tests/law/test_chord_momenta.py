@@ -10,7 +10,6 @@ from torch.overrides import TorchFunctionMode
 
 from holonom import Langevin
 from holonom.constraints import Orthogonal
-from holonom.constraints.orthogonal import _project_
 from holonom.errors import ProjectionError
 
 STEPS = 12
@@ -20,15 +19,15 @@ class Projected(Orthogonal):
     """Every letter ends with a tangent momentum."""
 
     def project_(self, x, p, slack_p=None):
-        _project_(x.q, p)
+        self.project_step_(x, p)
 
     def kick_(self, x, force, h):
         super().kick_(x, force, h)
-        _project_(x.q, x.p)
+        self.project_step_(x, x.p)
 
     def drift_(self, x, h):
         short = super().drift_(x, h)
-        _project_(x.q, x.p)
+        self.project_step_(x, x.p)
         return short
 
 

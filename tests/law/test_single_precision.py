@@ -72,8 +72,8 @@ def test_the_way_is_that_of_double_precision(shape):
 def test_short_steps_keep_weights_right_without_polishing(word, lr, shape, monkeypatch):
     """Each removes what those before it left; a long one is not followed by so much."""
     polishes = []
-    exact = orthogonal.exact_gram_error
-    monkeypatch.setattr(orthogonal, "exact_gram_error", lambda q: polishes.append(1) or exact(q))
+    exact = orthogonal.relative_gram_error
+    monkeypatch.setattr(orthogonal, "relative_gram_error", lambda q, c: polishes.append(1) or exact(q, c))
     q = weight(shape)
     opt = Langevin([q], lr, scheme=word, friction=1.0, constraint=Orthogonal())
     turning = word == "OBA" and shape[0] == shape[1]  # which has no short steps

@@ -10,6 +10,7 @@ from torch import nn
 
 from holonom import Langevin, presets
 from holonom._step.accuracy import position_temperature
+from holonom.constraints import Circle
 from holonom.multirate import MultirateLangevin
 
 INF = math.inf
@@ -180,3 +181,16 @@ def test_presets_that_mean_no_noise_do_not_warn(name):
     silent(lambda: getattr(presets, name)(net))
     if name == "dhsgdc":
         silent(lambda: presets.dhsgdc(net, temperature=0.1))  # of the output layer
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_that_rounds_steps_away_is_said(dtype):
+    p = nn.Parameter(torch.ones(3, 2, dtype=dtype))
+    with pytest.warns(
+        UserWarning, match=r"group 0: b?float16 weights are rounded to themselves by changes below 0\.00"
+    ):
+        opt = Langevin([p], 0.1)
+    p.grad = torch.full_like(p, 1e-3)  # a first step of 0.1²·½·10⁻³
+    opt.step()
+    assert torch.equal(p.detach(), torch.ones_like(p))
+    silent(lambda: Langevin([nn.Parameter(torch.full((3, 2), 0.5, dtype=dtype))], 0.1, constraint=Circle(1.0)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holonom.data import batches, penn_treebank, sst2, wikitext2, windows
+from holonom.data import batches, penn_treebank, sst2, wikitext2, wikitext2_characters, windows
 from holonom.errors import DataError
 
 
@@ -25,6 +25,16 @@ def test_every_line_ends_with_eos(tmp_path: Path) -> None:
     assert corpus.train.tolist() == [0, 1, 2, 3, 1, 0, 0, 4, 5, 4, 0]
     assert corpus.valid.tolist() == [4, 0]
     assert corpus.test.tolist() == [2, 0]
+    assert corpus.train.dtype == torch.int64
+
+
+def test_characters_are_those_of_the_training_text(tmp_path: Path) -> None:
+    write(tmp_path, "wikitext-2", train=" = é =\nab\n", valid="ba\u2028z", test="a\n")
+    corpus = wikitext2_characters(tmp_path, verify=False)
+    assert corpus.vocabulary == ["\n", " ", "=", "a", "b", "é", "\ufffd"]
+    assert corpus.train.tolist() == [1, 2, 1, 5, 1, 2, 0, 3, 4, 0]
+    assert corpus.valid.tolist() == [4, 3, 6, 6]
+    assert corpus.test.tolist() == [3, 0]
     assert corpus.train.dtype == torch.int64
 
 

@@ -199,3 +199,34 @@ def test_what_has_no_geodesic_is_refused():
     model = Holder(2, 2)
     with pytest.raises(ValueError, match="no parameter"):
         interpolate(model, model, model, value, constraints={"bias": Circle(1.0)})
+
+
+SCALED = {
+    "scaled": (Orthogonal(scale=2.5), lambda seed: 2.5 * rotation(4, seed)),
+    "columns": (Sphere(1.5, slack=False, per="column"), lambda seed: 1.5 * rotation(4, seed)),
+    "matrix": (Sphere(3.0, slack=False, per="matrix"), lambda seed: 1.5 * rotation(4, seed)),
+}
+
+
+@pytest.mark.parametrize("case", SCALED)
+def test_blocks_and_scales_have_geodesics(case):
+    space, make = SCALED[case]
+    start, end = make(1), make(2)
+    path = path_of(start, end, space)
+    assert float(path.departure.max()) < 1e-12
+    torch.testing.assert_close(path.state(1.0)["weight"], end)
+    middle = path.state(0.5)["weight"]
+    torch.testing.assert_close((middle - start).norm(), (middle - end).norm())
+
+
+def test_initial_radii_are_the_optimizers():
+    model = Holder(4, 3)
+    with torch.no_grad():
+        model.weight.normal_(generator=rng())
+    opt = Langevin(model.named_parameters(), constraint=Sphere("initial", per="matrix"))
+    start = {"weight": model.weight.detach().clone()}
+    end = {"weight": start["weight"].flip(0)}
+    path = interpolate(model, start, end, value, 5, constraints=opt, along="geodesic")
+    assert float(path.departure.max()) < 1e-12
+    with pytest.raises(ValueError, match="weight: initial radii are kept by an optimizer; give this model's"):
+        interpolate(model, start, end, value, 5, constraints={"weight": Sphere("initial")})

@@ -82,11 +82,26 @@ def test_constraints_count_their_freedom():
     for row, freedom in zip(thermometer.table(), (300, 270), strict=True):
         assert row.freedom == freedom
         assert row.kinetic == pytest.approx(0.3, rel=0.03)
-        assert math.isnan(row.configurational)
+        assert math.isnan(row.configurational) == (row.name == "sphere")
     ratios = equipartition(optimizer)
     for (name, ratio), kinetic in zip(ratios.items(), optimizer.temperatures(), strict=True):
         assert name in ("circle", "sphere")
         assert ratio == pytest.approx(kinetic / 0.3, rel=1e-6)
+
+
+def test_positions_on_circles_have_the_temperature_that_the_optimizer_records():
+    """Every step read: the identity of law/test_configurational, tensor by tensor instead of group by group."""
+    weights = nn.Parameter(0.1 * torch.randn(40, 10))
+    optimizer = Langevin([("w", weights)], 0.2, constraint=Circle(2.0), temperature=0.05, seed=3)
+    thermometer = Thermometer(optimizer)
+    optimizer.record_temperatures()
+    for _ in range(1500):
+        weights.grad = 2.0 * (weights.detach() - 0.5)
+        thermometer.read()
+        optimizer.step()
+    (row,) = thermometer.table()
+    assert row.configurational == pytest.approx(optimizer.temperatures(kind="configurational")[0], rel=1e-3)
+    assert row.configurational == pytest.approx(0.05, rel=0.03)
 
 
 def test_an_unread_thermometer_says_so(bowl):

@@ -126,14 +126,15 @@ def in_place(space: Any, place: Place) -> Any:
             f"roles={{{place.name!r}: 'other'}} in a preset, a rule without a constraint in holonom.partition"
         )
     if isinstance(space, Viewed) and space.block_view == "auto" and place.ndim >= 2:
-        if isinstance(space, Orthogonal) and not place.blocks:
+        if space.per == "block" and not place.blocks:
             raise PartitionError(
                 f"{place.name!r} packs queries, keys and values in a way that its shape {tuple(place.parameter.shape)} "
-                f"does not say, and Orthogonal would couple them. Write blocks={{{place.name!r}: n}} for n matrices of "
-                f"one size, or leave it free: roles={{{place.name!r}: 'other'}} in a preset, a rule without a "
-                f"constraint in holonom.partition"
+                f"does not say, and {type(space).__name__} would couple them. Write blocks={{{place.name!r}: n}} for n "
+                f"matrices of one size; in holonom.partition {type(space).__name__}(per='head') for every head by "
+                f"itself, or per='matrix' for all as one; or leave it free: roles={{{place.name!r}: 'other'}} in a "
+                f"preset, a rule without a constraint in holonom.partition"
             )
-        return space.with_view(view_of(place), place.parameter.ndim)
+        return space.with_view(view_of(place, space), place.parameter.ndim)
     return space
 
 

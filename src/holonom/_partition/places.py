@@ -9,8 +9,10 @@ from fnmatch import fnmatchcase
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..constraints.views import View
+from ..constraints import Sphere
+from ..constraints.views import View, Viewed
 from ..errors import PartitionError
+from .heads import heads_of
 from .roles import (
     CONVOLUTIONS,
     EMBEDDINGS,
@@ -55,6 +57,7 @@ class Place:
         reads_input: it belongs to an embedding, or to the first layer, unless that is attention or recurrent.
         gives_output: it belongs to a head.
         direct: it is the tensor that its module uses, not one that a parametrization makes that tensor of.
+        heads: the view whose blocks are attention heads; None if no module says how many there are.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Place:
     reads_input: bool = False
     gives_output: bool = False
     direct: bool = True
+    heads: View | None = None
 
     @property
     def ndim(self) -> int:
@@ -79,15 +83,28 @@ class Place:
         return view_of(self)
 
 
-def view_of(place: Place) -> View:
-    """How a constraint should read a parameter as matrices (out, in), by its module and role.
+def view_of(place: Place, space: Viewed | None = None) -> View:
+    """How a constraint should read a parameter as matrices (out, in), by its module and role, and by the ``per`` of
+    the constraint if one is given.
 
-    Transposed convolutions and the ``Conv1D`` of GPT-2 have their outputs in the second dimension. A tensor of more
-    than two dimensions in a module of unknown type is refused: many readings are plausible.
+    Transposed convolutions and the ``Conv1D`` of GPT-2 have their outputs in the second dimension. Of a tensor of more
+    than two dimensions in a module of unknown type, leading dimensions count matrices where ``per`` was chosen;
+    otherwise it is refused, because many readings are plausible.
     """
+    per = None if space is None else space.per
+    if per == "head":
+        if place.heads is None:
+            raise PartitionError(
+                f"{place.name!r}: per='head' needs the number of attention heads, which its module "
+                f"{type(place.module).__name__} (role {place.role!r}) does not say. Write blocks={{{place.name!r}: n}} "
+                f"for n heads, or another per, such as 'matrix'"
+            )
+        return place.heads
     shape = place.parameter.shape[place.batch_dims :]
     second = place.role == "transposed convolution" or is_transposed(place.module)
     groups = groups_of(place.module)
+    if second and groups > 1 and isinstance(space, Sphere) and per in ("matrix", "block"):
+        return View(place.batch_dims, 0, groups)  # a norm needs no order of the entries
     if second and groups > 1:
         raise PartitionError(
             f"{place.name!r} of shape {tuple(shape)} is a transposed convolution with {groups} groups, which "
@@ -96,15 +113,23 @@ def view_of(place: Place) -> View:
     if second or is_transposed_linear(place.module):
         return View(place.batch_dims, 1, place.blocks or 1)
     ones = next((i for i, size in enumerate(shape[:-2]) if size != 1), max(0, len(shape) - 2))  # leading ones
-    known = isinstance(place.module, (*CONVOLUTIONS, nn.Bilinear)) or place.role.endswith("convolution")
+    known = _is_read_by_type(place.module, place.role)
     if len(shape) - ones > 2 and not known:
+        if space is not None and per != type(space).per:
+            return View(place.batch_dims + len(shape) - 2, 0, place.blocks or 1)
         raise PartitionError(
             f"{place.name!r} of shape {tuple(shape)} has more than two dimensions and its module "
             f"{type(place.module).__name__} does not say how to read them. Write roles={{{place.name!r}: "
             f"'convolution'}} for (out, in, …), roles={{{place.name!r}: 'other'}} to leave it free, or claim it by a "
-            f"rule of holonom.partition with a view of its own, such as Orthogonal(view='batch') for stacked matrices"
+            f"rule of holonom.partition with a view of its own, such as Orthogonal(view='batch') for stacked matrices, "
+            f"or with per='matrix', which makes every matrix of a stack a block"
         )
     return View(place.batch_dims + (0 if known else ones), 0, place.blocks or 1)
+
+
+def _is_read_by_type(module: nn.Module, role: str) -> bool:
+    """Whether more than two dimensions are (out, in, …)."""
+    return isinstance(module, (*CONVOLUTIONS, nn.Bilinear)) or role.endswith("convolution")
 
 
 @dataclass
@@ -160,6 +185,7 @@ def locate(model: nn.Module, roles: Roles | None = None, blocks: Blocks | None =
                 _blocks(one, shape, blocks or {}),
                 reads_input=one.role == "position" or (layer is not None and _reads_input(layer, first, inside)),
                 gives_output=layer is not None and _gives_output(one, layer, layers), direct=one.direct,
+                heads=_heads(one, shape, batch_dims, blocks or {}),
             )
         )  # fmt: skip
     return places
@@ -228,11 +254,25 @@ def _gives_output(one: _Found, layer: _Found, layers: int) -> bool:
 def _blocks(one: _Found, shape: tuple[int, ...], given: Blocks) -> int:
     if len(shape) < 2:
         return 1
-    count = next((n for pattern, n in given.items() if fnmatchcase(one.name, pattern)), None)
+    count = _given(one, given)
     if count is None:
         return blocks_of(one.line, one.tensor, shape)
     module = one.line[-1].module
-    outputs = shape[1 if is_transposed_linear(module) or isinstance(module, TRANSPOSED) else 0]
+    stack = len(shape) - 2 if len(shape) > 2 and not _is_read_by_type(module, one.role) else 0
+    outputs = shape[1 if is_transposed_linear(module) or isinstance(module, TRANSPOSED) else stack]
     if outputs % count:
         raise PartitionError(f"blocks: the {outputs} outputs of {one.name!r} are not {count} equal blocks")
     return count
+
+
+def _heads(one: _Found, shape: tuple[int, ...], batch_dims: int, given: Blocks) -> View | None:
+    count = _given(one, given)
+    if count is None and one.role != "attention":
+        return None
+    found = heads_of(one.line, one.tensor, shape, blocks_of(one.line, one.tensor, shape), count)
+    return None if found is None else View(batch_dims, *found)
+
+
+def _given(one: _Found, given: Blocks) -> int | None:
+    """How many blocks the user says there are."""
+    return next((n for pattern, n in given.items() if fnmatchcase(one.name, pattern)), None)

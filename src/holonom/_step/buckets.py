@@ -20,6 +20,7 @@ from .integrate import Normals, Phase, Scalar, over
 
 State = dict[str, Any]
 MOVED = (*MOMENTA, "last_noise")  # state of a parameter's shape that is viewed as its blocks
+SIZES = "radius"  # state of a parameter whose radii or scales are those of its initial weights
 MAX_PARTS = 32  # selections that a bucket remembers
 MAX_STACKED = 65_536  # entries of a matrix; on a CPU a larger one keeps all cores busy, and the copy would not pay
 
@@ -44,6 +45,7 @@ class Bucket:
         self.streams = [int(s["stream"]) for s in states if "stream" in s]
         self.kept: dict[Any, Any] = {}  # what a backend needs to know of the memory; valid as long as the views
         self.constrained = [] if isinstance(space, Free) else params
+        self.constrained_ids = list(map(id, self.constrained))
         self.shapes: list[torch.Size] = []
         self._kept_in: list[tuple[State, str]] = []
         self._memory: list[list[Any]] = []
@@ -101,16 +103,21 @@ class Bucket:
         self._copied = [i for i, p in enumerate(self.params) if not self.space.is_view(p)]
         return True
 
+    @property
+    def memory(self) -> list[list[Any]]:
+        """Where parameters and state were at the last :meth:`refresh`."""
+        return self._memory
+
     def _locate(self) -> list[list[Any]]:
         """Where the memory of views is, and in which order. One list for each property: this runs at every step."""
         radius = getattr(self.space, "radius", None)  # views hold it, in the parameter's precision
         where = (id(radius), version(radius)) if isinstance(radius, Tensor) else radius
         self.shapes = [p.shape for p in self.params]
         return [
-            [p.data_ptr() for p in self.params],
-            [p.stride() for p in self.params],
+            list(map(Tensor.data_ptr, self.params)),
+            list(map(Tensor.stride, self.params)),
             self.shapes,
-            [s[name].data_ptr() for s, name in self._kept_in],
+            list(map(Tensor.data_ptr, [s[name] for s, name in self._kept_in])),
             [where, self.params[0].dtype, torch.is_inference_mode_enabled()],
         ]
 
@@ -129,6 +136,7 @@ class Bucket:
     def _view(self, p: Tensor, state: State) -> Phase:
         names = [name for name in MOVED if name in state]
         momentum = state[names[0]] if names else None
+        sizes = (state[SIZES],) if SIZES in state else ()
         slack, slack_p = [*(state.get(slot) for slot in self.space.slots), None, None][:2]
         q = p.detach()
         return Phase(
@@ -136,7 +144,7 @@ class Bucket:
             None if momentum is None else self.space.view(momentum),
             slack,
             slack_p,
-            self.space.radius_of(q.to(self.dtype) if self.narrow else q),
+            self.space.radius_of(q.to(self.dtype) if self.narrow else q, *sizes),
         )
 
     def phases(self) -> list[Phase]:
@@ -167,7 +175,10 @@ class Bucket:
         if self._joins:
             parts = zip(*(x[:4] for x in views), strict=True)
             q, p, slack, slack_p = (None if xs[0] is None else self._join(xs) for xs in parts)
-            return self._widened([Phase(q, p, slack, slack_p, views[0].radius)])  # type: ignore[arg-type]
+            radius = views[0].radius
+            if isinstance(radius, Tensor) and radius.ndim and self.space.takes_sizes:
+                radius = self._join([x.radius for x in views])
+            return self._widened([Phase(q, p, slack, slack_p, radius)])  # type: ignore[arg-type]
         phases = self._widened(views)
         return [x.map(torch.clone) for x in phases] if copy else phases
 

@@ -1,4 +1,4 @@
-"""Temperatures that a group's settings do not reach: refused where nothing would move, else said once."""
+"""What a group's settings do not reach, temperatures or small steps: refused if nothing would move, else said once."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def refuse_lost_kick(group: Group) -> None:
 
 
 def warn_once(groups: dict[int, Group], said: set[str]) -> None:
-    """Warn about groups whose positions are off their temperature, and about temperatures that draw no noise.
+    """Warn about positions off their temperature, temperatures that draw no noise, and weights that round steps away.
 
     ``groups`` by number; ``said`` holds what was warned about before. Tensors on a device are not read.
     """
-    for kind, find in {"word": _off_temperature, "noise": _without_noise}.items():
+    for kind, find in {"word": _off_temperature, "noise": _without_noise, "rounding": _rounds_away}.items():
         found = {} if kind in said else {number: find(group) for number, group in groups.items()}
         texts = {number: text for number, text in found.items() if text}
         if texts:
@@ -86,6 +86,19 @@ def _without_noise(group: Group) -> str | None:
     return (
         f"a temperature above 0 draws no noise, because {why}{role}. To sample, write {what}; to train without noise, "
         f"temperature=0"
+    )
+
+
+def _rounds_away(group: Group) -> str | None:
+    """Of half precision without a master copy. Circles have one: the angle."""
+    narrow = {p.dtype for p in group["params"] if p.dtype.itemsize < 4}
+    if not narrow or str(group["constraint"]).startswith("Circle"):
+        return None
+    dtype = max(narrow, key=lambda dtype: torch.finfo(dtype).eps)
+    return (
+        f"{str(dtype).removeprefix('torch.')} weights are rounded to themselves by changes below "
+        f"{torch.finfo(dtype).eps / 2:.2g} of their size, so small steps and small noise are lost. Keep float32 "
+        f"weights and run the model under torch.autocast; a Circle keeps its weights' angles in float32"
     )
 
 

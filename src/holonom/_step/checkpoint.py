@@ -227,7 +227,8 @@ def undo_landings(
 ) -> None:
     """Undo the landing of weights that the checkpoint has as they came: the next step takes them up, if need be.
 
-    A checkpoint made before the first step has them only if they agree with its state.
+    A checkpoint made before the first step has them only if they agree with its state. Where the constructor took their
+    norms for radii, which are now the checkpoint's, it landed them for nothing.
     """
     for group in groups:
         if not any(p in landed for p in group["params"]):
@@ -238,6 +239,8 @@ def undo_landings(
             if records and all(record.unchanged(p) for p, record in records.items()):
                 for p, record in records.items():
                     p.detach().copy_(record.before)
-                if not group["step"] and not agrees(bucket_of(space, unit, [state[p] for p in unit], names)):
+                if group["step"] or space.takes_sizes:
+                    continue
+                if not agrees(bucket_of(space, unit, [state[p] for p in unit], names)):
                     for p, record in records.items():
                         p.detach().copy_(record.after)

@@ -11,7 +11,7 @@ from .._torch import full_precision, version
 from ..constraints import Free
 from ..constraints.base import Constraint, widened
 from ..errors import ConstraintError
-from .buckets import Bucket, State
+from .buckets import SIZES, Bucket, State
 from .integrate import Eager
 from .joint import gather, scatter_
 
@@ -84,7 +84,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> 
         # Of a loaded checkpoint, what rounding left since the last polish must not be taken for an edit.
         fits = is_near if any(versions[id(p)] == UNKNOWN for p in unit.params) else agrees
         if not fits(unit):
-            here, q = gather(space, unit.params, unit.names)
+            here, q = gather(space, unit.params, unit.names, unit.states[0].get(SIZES))
             name = ", ".join(unit.names)
             refuse_non_finite(here, q, name)
             q = q if now else q.clone()
@@ -94,7 +94,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> 
                 lift_(here, q, unit.states[0])
                 make_tangent_(unit)
         elif first:
-            here, q = gather(space, unit.params, unit.names)
+            here, q = gather(space, unit.params, unit.names, unit.states[0].get(SIZES))
             lift_(here, q, unit.states[0])
     versions.update({id(p): version(p) for p in bucket.params})
 
@@ -120,7 +120,7 @@ def project_(bucket: Bucket) -> None:
     if isinstance(bucket.space, Free):
         return
     for unit in bucket.units():
-        here, q = gather(bucket.space, unit.params, unit.names)
+        here, q = gather(bucket.space, unit.params, unit.names, unit.states[0].get(SIZES))
         refuse_non_finite(here, q, ", ".join(unit.names))
         here.land_(q, ", ".join(unit.names))
         scatter_(here, unit.params, q)

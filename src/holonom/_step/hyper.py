@@ -85,6 +85,12 @@ def _check_damping(group: dict[str, Any]) -> None:
 
 def check_group(group: dict[str, Any], space: Constraint) -> None:
     """Raise with the name, the symbol and the value of whatever is wrong."""
+    if not space.has_dynamics:
+        raise ValueError(
+            f"{space!r} has no dynamics: the set it bounds has edges. Give an optimizer of torch's to "
+            f"holonom.constrain(optimizer, model, {{selector: {space!r}}}, update='plain'); in Langevin, "
+            f"Orthogonal(scale=c) holds all singular values at c, and Sphere(c, per='block') bounds the Frobenius norm"
+        )
     for name, (symbol, infinite) in _NOT_NEGATIVE.items():
         value = group[name]
         if name == _unset(group) or (value is None and name in _MAY_BE_NONE):

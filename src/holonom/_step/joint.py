@@ -101,10 +101,15 @@ def units(
         yield from (([p], [name]) for p, name in zip(params, names, strict=True))
 
 
-def gather(space: Constraint, params: list[Tensor], names: list[str]) -> tuple[Constraint, Tensor]:
-    """The space of a unit and the tensor it holds for: the parameter itself, or the vector of all of them."""
+def gather(
+    space: Constraint, params: list[Tensor], names: list[str], sizes: Tensor | None = None
+) -> tuple[Constraint, Tensor]:
+    """The space of a unit and the tensor it holds for: the parameter itself, or the vector of all of them.
+
+    ``sizes`` are those that the parameter's state keeps, where the space takes them from the initial weights.
+    """
     if not space.traits.joint:
-        return space, params[0].detach()
+        return space.held_at(sizes), params[0].detach()
     space = space.joined(params, names)
     return space, joined(space, params)
 

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from .. import init
 from .._torch import full_precision
 from ..constraints import Circle, Constraint, Free, Orthogonal, Sphere
+from ..ensemble.known import replica_dims
 from ..errors import ConstraintError
+from .buckets import SIZES
 from .edits import refuse_non_finite
 from .joint import gather, scatter_, units
 from .order import unwrapped
 
 if TYPE_CHECKING:
+    from .._constrain.held import Held
     from ..optimizer import Langevin
 
 Place = tuple[Constraint, list[Tensor], list[str]]  # what is landed together
@@ -24,7 +27,7 @@ Place = tuple[Constraint, list[Tensor], list[str]]  # what is landed together
 
 @torch.no_grad()
 @full_precision()
-def project_(target: nn.Module | Iterable[dict[str, Any]], like: Langevin | None = None) -> None:
+def project_(target: nn.Module | Iterable[dict[str, Any]], like: Langevin | Held | None = None) -> None:
     """Move weights to the nearest points of their manifolds: q ← argmin ‖q' − q‖ over g(q') = 0.
 
     An average of points on a manifold is not on it, so a copy of a model that holds averaged weights (EMA, SWA) is
@@ -40,7 +43,7 @@ def project_(target: nn.Module | Iterable[dict[str, Any]], like: Langevin | None
     Args:
         target: a module (then ``like`` says what is constrained), or groups as given to an optimizer, dicts with
             ``params`` and ``constraint``. Groups without a constraint are left alone.
-        like: the optimizer of the model that ``target`` is a copy of.
+        like: the optimizer of the model that ``target`` is a copy of, or the handle of :func:`holonom.constrain`.
     """
     if isinstance(target, nn.Module):
         places = _matched(target, like)
@@ -53,6 +56,11 @@ def project_(target: nn.Module | Iterable[dict[str, Any]], like: Langevin | None
         copies = [p.detach().clone(memory_format=torch.preserve_format) for p in params]
         here, q = gather(space, copies, names)
         here.check(q, ", ".join(names))
+        if here.takes_sizes:
+            raise ConstraintError(
+                f"project_: {here!r} on {', '.join(names)} has radii that an optimizer keeps: for a copy of its model "
+                f"call project_(copy, like=optimizer), for the model itself optimizer.project_()"
+            )
         refuse_non_finite(here, q, ", ".join(names))
         if q.numel():
             here.land_(q, ", ".join(names))
@@ -68,8 +76,9 @@ def init_(groups: Iterable[dict[str, Any]] | Langevin, generator: torch.Generato
     """Draw initial weights on their manifolds, for every group with a constraint.
 
     Uniform on circles and spheres (:func:`holonom.init.circle_`, :func:`holonom.init.sphere_`), Haar on orthogonal
-    matrices (:func:`holonom.init.orthogonal_`). Groups without a constraint are left as they are. A space without such
-    a law, as :class:`~holonom.constraints.LevelSet`, is refused before anything is drawn.
+    matrices (:func:`holonom.init.orthogonal_`). Where a radius or scale is "initial", blocks keep the norm they have,
+    or get the one that the optimizer keeps. Groups without a constraint are left as they are. A space without such a
+    law, as :class:`~holonom.constraints.LevelSet`, is refused before anything is drawn.
 
     >>> groups = holonom.partition(model, {"*.weight": {"constraint": Orthogonal()}, "rest": {}})
     >>> holonom.init_(groups)
@@ -81,7 +90,13 @@ def init_(groups: Iterable[dict[str, Any]] | Langevin, generator: torch.Generato
         generator: what to draw from; torch's default one if None.
     """
     given: Any = groups
-    places = _constrained(_groups_of(given) if hasattr(given, "_spaces") else given, "init_")
+    if hasattr(given, "_spaces"):
+        places = [
+            (space.held_at(given.state[params[0]].get(SIZES)), params, names)
+            for space, params, names in _constrained(_groups_of(given), "init_")
+        ]
+    else:
+        places = _constrained(given, "init_")
     for space, params, names in places:
         if not isinstance(space, (Circle, Sphere, Orthogonal)):
             raise ConstraintError(
@@ -90,13 +105,13 @@ def init_(groups: Iterable[dict[str, Any]] | Langevin, generator: torch.Generato
             )
         space.check(params[0].detach(), names[0])
     for space, (p,), _ in places:
-        drawn = torch.empty_like(p, device=p.device if generator is None else generator.device)
+        drawn = p.detach().to(p.device if generator is None else generator.device, copy=True)
         if isinstance(space, Circle):
             init.circle_(drawn, space, generator)
         elif isinstance(space, Sphere):
             init.sphere_(drawn, space, generator)
         elif isinstance(space, Orthogonal):
-            init.orthogonal_(drawn, space.block_view, generator)
+            init.orthogonal_(drawn, space, generator)
         p.copy_(drawn)
 
 
@@ -128,7 +143,7 @@ def _constrained(groups: Iterable[dict[str, Any]], caller: str) -> list[Place]:
                 f"{caller} takes groups as an optimizer does, dicts with 'params' and 'constraint' "
                 f"(holonom.partition makes them), got {type(group).__name__} at place {number}"
             )
-        space = group.get("constraint") or Free()
+        space: Constraint = group.get("constraint") or Free()
         if not isinstance(space, Constraint):
             raise TypeError(
                 f"{caller}: the constraint of group {number} is {space!r}, not a holonom.constraints object; for an "
@@ -142,14 +157,19 @@ def _constrained(groups: Iterable[dict[str, Any]], caller: str) -> list[Place]:
             for i, given in enumerate([params] if isinstance(params, Tensor) else params)
         ]
         if not isinstance(space, Free):
+            dims = replica_dims([p for p, _ in own], None)
+            space = space.over_replicas(dims) if dims else space
             places += [(space, *unit) for unit in units(space, [p for p, _ in own], [name for _, name in own])]
     return places
 
 
-def _matched(module: nn.Module, like: Langevin | None) -> list[Place]:
+def _matched(module: nn.Module, like: Langevin | Held | None) -> list[Place]:
     """The module's parameters whose counterparts in the optimizer have a constraint."""
     if like is None or not hasattr(like, "_spaces"):
-        raise TypeError("project_(module, like=optimizer) needs the Langevin optimizer of the model it is a copy of")
+        raise TypeError(
+            "project_(module, like=…) needs the Langevin optimizer of the model it is a copy of, or the handle of "
+            "holonom.constrain"
+        )
     copies = {unwrapped(name): p for name, p in module.named_parameters()}
     named = [
         (name, p) for g in like.param_groups for name, p in zip(g.get("param_names") or (), g["params"], strict=False)
@@ -178,12 +198,16 @@ def _matched(module: nn.Module, like: Langevin | None) -> list[Place]:
         own = [p for p in group["params"] if p in names]
         if own:
             called = [f"'{names[p]}'" for p in own]
-            places += [(like._spaces[own[0]], *unit) for unit in units(like._spaces[own[0]], own, called)]
+            space = like._spaces[own[0]]
+            places += [
+                (space.held_at(like.state[params[0]].get(SIZES)), params, labels)
+                for params, labels in units(space, own, called)
+            ]
     twins = dict(zip(wanted.values(), (copies[name] for name in wanted), strict=True))
     return [(space, [twins[p] for p in params], called) for space, params, called in places]
 
 
-def _in_order(copies: list[Tensor], like: Langevin) -> list[Tensor]:
+def _in_order(copies: list[Tensor], like: Langevin | Held) -> list[Tensor]:
     """The optimizer's parameters, none of which has a name, if their order can be no other than the module's."""
     held = [p for group in like.param_groups for p in group["params"]]
     spaces: dict[torch.Size, set[str]] = {}

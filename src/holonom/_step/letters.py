@@ -74,7 +74,7 @@ class Numbers(NamedTuple):
 
     @property
     def on_host(self) -> bool:
-        return not any(isinstance(x, Tensor) for x in self)
+        return all(type(x) is float or x is None for x in self)
 
     @property
     def diffusion(self) -> Scalar:
@@ -92,7 +92,7 @@ class Numbers(NamedTuple):
 
 def read_settings(group: dict[str, Any]) -> dict[str, Any]:
     """A group's word and numbers as the user gave them; None for what it does not have."""
-    numbers = {name: None if group.get(name) is None else plain(group[name]) for name in NUMBERS}
+    numbers = {name: x if (x := group.get(name)) is None or type(x) is float else plain(x) for name in NUMBERS}
     return {**numbers, "scheme": group["scheme"]}
 
 
@@ -125,6 +125,17 @@ def _friction(momentum: Scalar, h: Scalar) -> Scalar:
     if isinstance(momentum, Tensor):
         return -torch.log(momentum) / h
     return -math.log(momentum) / h if momentum else math.inf
+
+
+class PartlyOwed(NamedTuple):
+    """A time of which a device holds a part, what the step before owes: now + share·owed."""
+
+    now: float
+    share: float
+    owed: Tensor
+
+    def total(self) -> Tensor:
+        return self.now + self.share * self.owed
 
 
 def damping(friction: Scalar, t: Scalar) -> Scalar:
@@ -193,14 +204,15 @@ class Ready(NamedTuple):
     """A letter with its coefficients, and the number of its draw or None."""
 
     letter: str
-    numbers: Coefficients
+    numbers: Any  # coefficients; after to(), floats and tensors
     draw: int | None
 
     def to(self, like: Tensor) -> Ready:
         """Tensors in the dtype and on the device of what they multiply."""
-        if not any(isinstance(x, Tensor) for x in self.numbers):
+        if all(isinstance(x, float) for x in self.numbers):
             return self
-        numbers = tuple(x.to(like) if isinstance(x, Tensor) else x for x in self.numbers)
+        totals = [x.total() if isinstance(x, PartlyOwed) else x for x in self.numbers]
+        numbers = tuple(x.to(like) if isinstance(x, Tensor) else x for x in totals)
         return Ready(self.letter, numbers, self.draw)  # torch 2.6 cannot trace _replace()
 
 
@@ -218,9 +230,20 @@ def make_ready(
 
     ``geodesic``: drifts are exact, so that they add up.
     """
-    if xi is None and numbers.on_host:
+    if xi is not None:
+        return _make_ready(ops, first_draw, numbers, xi, geodesic)
+    if numbers.on_host:
         return _cached(ops, first_draw, numbers, geodesic)
+    owed, rest = numbers.owed, numbers._replace(owed=0.0)
+    if isinstance(owed, Tensor) and not owed.ndim and rest.on_host and _owes_a_kick(ops):
+        kick, *others = _cached(ops, first_draw, rest, geodesic)
+        return [Ready("B", (PartlyOwed(kick.numbers[0], ops[0].tail, owed),), None), *others]
     return _make_ready(ops, first_draw, numbers, xi, geodesic)
+
+
+def _owes_a_kick(ops: Sequence[Op]) -> bool:
+    """Whether a kick, which comes first, is all that is owed; its coefficient is a time."""
+    return ops[0].letter == "B" and ops[0].tail > 0 and not any(op.tail for op in ops[1:])
 
 
 def _make_ready(

@@ -15,6 +15,7 @@ from ..constraints.base import MOMENTA
 from ..scheme import OVERDAMPED, Op, compile_word
 from . import configurational, thermostat
 from .buckets import Bucket, State
+from .hyper import settings
 from .integrate import Eager, Normals, Scalar, over
 from .letters import NUMBERS, Numbers, make_ready, plain
 
@@ -42,21 +43,56 @@ class Work(NamedTuple):
 
 
 def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
-    """One step of the group's word. Returns whether it was skipped, on the device.
+    """One step of the group's word. Returns whether it was skipped, on the device."""
+    skip = move(work, state, skip)
+    count(work.group, state, skip)
+    return skip
 
-    lr = 0 changes only the count; in SGD's terms also the momenta. There ``owed`` keeps the last h for every word.
+
+def move(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:
+    """A step without its count.
+
+    lr = 0 moves nothing; in SGD's terms it changes the momenta. There ``owed`` keeps the last h for every word.
     """
     group, scheme = work.group, compile_word(work.group["scheme"])
     lr, in_sgd_terms = plain(group["lr"]), group.get("momentum") is not None
     if work.buckets and (in_sgd_terms or not (isinstance(lr, float) and lr == 0.0)):
         owed = owed_at_start(group, lr) if group["owed"] is None else group["owed"]
-        numbers = Numbers.of(group, lr, owed)
-        skip = run(work, state[group["params"][0]], scheme.program, numbers, skip)
-        if isinstance(numbers.rescale, Tensor) or numbers.rescale != 1.0:
-            rescale_resting_(work, state, numbers.rescale, skip)
-        group["owed"] = owed_next(owed, numbers.h, skip) if scheme.tail or in_sgd_terms else 0.0
-    count(group, state, skip)
+        h = run_again(work, owed, skip)
+        if h is None:
+            numbers = Numbers.of(group, lr, owed)
+            skip = run(work, state[group["params"][0]], scheme.program, numbers, skip)
+            if isinstance(numbers.rescale, Tensor) or numbers.rescale != 1.0:
+                rescale_resting_(work, state, numbers.rescale, skip)
+            h = keep_launches(work, owed, numbers)
+        group["owed"] = owed_next(owed, h, skip) if scheme.tail or in_sgd_terms else 0.0
     return skip
+
+
+def run_again(work: Work, owed: Scalar, skip: Tensor | None) -> Scalar | None:
+    """Make the kernel launches of the last step again and return its h, if they would be the same; else None."""
+    launches = work.buckets[0].kept.get("launches")
+    if launches is None or not launches.key or work.gradients is None:
+        return None
+    same = launches.fit(work.buckets, launch_key(work.group, owed), skip)
+    return launches.h if same and launches.repeat(work.buckets, work.gradients) else None  # type: ignore[no-any-return]
+
+
+def keep_launches(work: Work, owed: Scalar, numbers: Numbers) -> Scalar:
+    """Note what the launches of this step, if there are any, depend on; return its h.
+
+    Numbers that may change in place and those of a thermostat are read at every step.
+    """
+    launches = work.buckets[0].kept.get("launches")
+    if launches is not None and launches.lasting and numbers._replace(owed=0.0).on_host and numbers.rescale == 1.0:
+        *others, _ = key = launch_key(work.group, owed)
+        if "E" not in work.group["scheme"] and not any(isinstance(x, Tensor) for x in others):
+            launches.key, launches.h = key, numbers.h
+    return numbers.h
+
+
+def launch_key(group: Group, owed: Scalar) -> tuple[Any, ...]:
+    return (*settings(group), group.get("momentum"), group["maximize"], group["fuse"], owed)
 
 
 def rescale_resting_(work: Work, state: dict[Tensor, State], factor: Scalar, skip: Tensor | None) -> None:
@@ -81,9 +117,11 @@ def pay_owed(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Ten
 
 
 def owed_at_start(group: Group, lr: Scalar) -> Scalar:
-    if not (compile_word(group["scheme"]).starts_owing or group.get("starts_owing")):
+    scheme, in_sgd_terms = compile_word(group["scheme"]), group.get("momentum") is not None
+    # Without a tail nothing is owed. In SGD's terms the number is the h of the momenta, and there are none yet.
+    if not (scheme.starts_owing or group.get("starts_owing") or (in_sgd_terms and not scheme.tail)):
         return 0.0
-    h = lr if group.get("momentum") is None else lr**0.5
+    h = lr**0.5 if in_sgd_terms else lr
     return h.clone() if isinstance(h, Tensor) else h  # a schedule may write the group's tensor
 
 
@@ -92,6 +130,8 @@ def owed_next(before: Scalar, h: Scalar, skip: Tensor | None) -> Scalar:
 
     A tensor is written where the last one was: a captured step reads it there.
     """
+    if type(h) is float and type(before) is float and before == h:
+        return before
     if skip is not None and isinstance(before, Tensor) and not isinstance(h, Tensor):
         return before.masked_fill_(~skip, h)
     if skip is not None:
@@ -130,7 +170,7 @@ def run(
     """
     group, buckets, gradients = work
     space = buckets[0].space
-    forceless = not any(op.letter in FORCES for op in program)
+    forceless = FORCES.isdisjoint([op.letter for op in program])
     records = ends_step and gradients is not None and not forceless and configurational.SUMS in anchor
     backend = choose_backend(group, buckets, records)
     noise = Noise(group, anchor, buckets, overdamped=program[0].letter in OVERDAMPED)
@@ -197,16 +237,20 @@ class Noise:
     """Normals by bucket and draw: what a group's seed, its clock and a parameter's stream make of a draw's number."""
 
     def __init__(self, group: Group, anchor: State, buckets: list[Bucket], overdamped: bool) -> None:
-        self.seed, self.clock, self.overdamped = group["seed"], anchor["clock"], overdamped
-        self.fill: Callable[..., Tensor] = philox.normals
-        if pays(group, DRAW_COST * (DRAW_CALL + sum(b.elements for b in buckets))):
-            from .._backends.inductor import compiled_normals
-
-            self.fill = compiled_normals
+        self.group, self.buckets, self.overdamped = group, buckets, overdamped
+        self.seed, self.clock = group["seed"], anchor["clock"]
 
     def __call__(self, bucket: Bucket, draw: int) -> list[Normals]:
         seeds, clock = philox.as_seed(self.seed, bucket.device), self.clock.to(bucket.device)
-        return bucket.normals(seeds, clock, draw, self.overdamped, self.fill)
+        return bucket.normals(seeds, clock, draw, self.overdamped, self.fill())
+
+    def fill(self) -> Callable[..., Tensor]:
+        """The function that draws; compiled where that pays."""
+        if pays(self.group, DRAW_COST * (DRAW_CALL + sum(b.elements for b in self.buckets))):
+            from .._backends.inductor import compiled_normals
+
+            return compiled_normals
+        return philox.normals
 
 
 def stages(program: tuple[Op, ...]) -> list[tuple[tuple[Op, ...], Op | None, bool]]:

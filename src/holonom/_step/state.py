@@ -17,7 +17,7 @@ from ..constraints.base import MOMENTA, Constraint, Landing
 from ..errors import ConstraintError
 from ..scheme import compile_word
 from . import thermostat
-from .buckets import State, state_dtype
+from .buckets import SIZES, State, state_dtype
 from .configurational import REFERENCE, SUMS
 from .edits import lift_
 from .joint import gather, scatter_, units
@@ -121,6 +121,8 @@ def create(
         here.check(q, name)
         if not isinstance(space, Free) and not bool(q.isfinite().all()):
             raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; initialise them first")
+        sizes = here.sizes(q, name) if q.numel() else None
+        here = here.held_at(sizes)
         if q.numel() and not isinstance(space, Free):
             before = [p.detach().clone() for p in unit]
             landing = here.land_(q, name)
@@ -137,6 +139,8 @@ def create(
                 state[p][space.momentum_name(p.detach())] = space.readable(momentum)
             elif scheme.word == "M":
                 state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
+            if sizes is not None:
+                state[p][SIZES] = sizes
             if recorded:
                 state[p][REFERENCE] = p.detach().to(state_dtype(p), copy=True)
         lift_(here, q, state[unit[0]])
@@ -223,7 +227,7 @@ def check_word(group: dict[str, Any], state: dict[Tensor, State]) -> None:
 
 def warn_landed(landings: Landings, most: int = 4) -> None:
     """One warning for all parameters that had to be moved."""
-    moved = [one for one in landings if one[1].moved]
+    moved = [one for one in landings if one[1].moved and not one[0].only_rescales]
     if not moved:
         return
     parts = []

@@ -56,7 +56,9 @@ class Constraint:
 
     ``slots`` names the state that a slack variable and its momentum live in. A residual above ``lost`` means that the
     weights have left the manifold. ``has_initialiser``: :mod:`holonom.init` can start on it. ``has_virial``: it has a
-    :meth:`virial`.
+    :meth:`virial`. ``has_dynamics``: it has the verbs that letters need. ``is_bound``: an inequality. ``takes_sizes``:
+    its radii are those of the initial weights, times ``factor`` (:meth:`sizes`). ``only_rescales``: landing on those
+    radii only multiplies blocks, so that nothing is warned about.
     """
 
     slots: tuple[str, ...] = ()
@@ -64,6 +66,11 @@ class Constraint:
     lost = 1e-2
     has_initialiser = True
     has_virial = False
+    has_dynamics = True
+    is_bound = False
+    takes_sizes = False
+    only_rescales = False
+    factor = 1.0
 
     # ── tensors and blocks ───────────────────────────────────────────────────────────────────────
 
@@ -90,9 +97,23 @@ class Constraint:
         """
         return self
 
-    def radius_of(self, q: Tensor) -> Scalar | None:
-        """The radius of every block of a tensor, so that it broadcasts against the blocks; None if there is none."""
+    def radius_of(self, q: Tensor, sizes: Tensor | None = None) -> Scalar | None:
+        """The radius of every block of a tensor, so that it broadcasts against the blocks; None if there is none.
+
+        ``sizes`` are those of this tensor, where the space ``takes_sizes``.
+        """
         return None
+
+    def sizes(self, q: Tensor, name: str) -> Tensor | None:
+        """Where the space ``takes_sizes``: what it keeps of the initial weights, one number a block; else None.
+
+        They belong to the state of the parameter, in the state's dtype.
+        """
+        return None
+
+    def held_at(self, sizes: Tensor | None) -> Constraint:
+        """The space of one parameter whose :meth:`sizes` are these; itself where there are none."""
+        return self
 
     def in_half_precision(self) -> Constraint:
         """The same space for positions that are rounded to half precision after every step."""
@@ -169,6 +190,25 @@ class Constraint:
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
         """After the last letter of a step: write what the user sees; ``polish``: also remove accumulated rounding."""
 
+    # ── what other optimizers' steps need: arithmetic on the device, which is not asked ──────────
+
+    def nearest_(self, x: Phase) -> None:
+        """q ← the nearest point of the set that the constraint allows; of a bound, without a margin."""
+        raise ConstraintError(f"{self!r} works in Langevin only: it has no nearest point without a search")
+
+    def project_step_(self, x: Phase, step: Tensor) -> None:
+        """step ← its part along the manifold; of a bound, without what points outward where q is at the bound."""
+        raise ConstraintError(f"{self!r} has no tangent spaces; move to the nearest point instead")
+
+    def move_(self, x: Phase, step: Tensor) -> None:
+        """q ← the retraction of q + step, for a step from :meth:`project_step_`, which is overwritten."""
+        x.q.add_(step)
+        self.nearest_(x)
+
+    def norms(self, x: Phase) -> Tensor:
+        """The Euclidean norm of every block."""
+        raise NotImplementedError(f"{type(self).__name__} has no norms by block")
+
     # ── diagnostics ──────────────────────────────────────────────────────────────────────────────
 
     def tangent(self, x: Phase) -> list[Tensor]:
@@ -183,7 +223,7 @@ class Constraint:
         raise NotImplementedError(f"{type(self).__name__} has no virial")
 
     def residual(self, x: Phase) -> Tensor:
-        """The largest violation of the constraint."""
+        """The largest violation of the constraint. A bound whose slack variable is not given: how far q is outside."""
         return torch.zeros((), device=x.q.device)
 
     def residuals(self, x: Phase) -> Tensor:
@@ -201,10 +241,32 @@ class Constraint:
 
 def check_radius(radius: Scalar, space: str) -> None:
     if not isinstance(radius, (Real, Tensor)) or isinstance(radius, bool):
-        raise ConstraintError(f"{space}: a radius is a number or a tensor (torch.tensor(…)), got {radius!r}")
+        more = "; a sphere also takes 'initial'" if space == "Sphere" else ""
+        raise ConstraintError(f"{space}: a radius is a number or a tensor (torch.tensor(…)), got {radius!r}{more}")
     values = torch.as_tensor(radius, dtype=torch.float64)
     if not bool(((values > 0) & values.isfinite()).all()):
         raise ConstraintError(f"{space}: every radius must be positive and finite, got {radius}")
+
+
+INITIAL = "initial"
+"""The radius or scale that is taken from the initial weights."""
+
+
+def measured(norms: Tensor, like: Tensor, factor: float, name: str, what: str) -> Tensor:
+    """Sizes of blocks from their norms, in the dtype of a parameter's state. ``what`` names the argument in errors."""
+    if bool((norms == 0).any()):
+        raise ConstraintError(
+            f"{what} on {name}: {int((norms == 0).sum())} of {norms.numel()} blocks are zero and have no norm to keep; "
+            f"initialise them first, or give a number"
+        )
+    return (norms * factor).to(widened(like).dtype)
+
+
+def norms_of(blocks: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Euclidean norms in double precision, where there is one."""
+    precision = blocks.dtype if blocks.device.type == "mps" else torch.float64
+    norms: Tensor = torch.linalg.vector_norm(blocks, dim=dims, dtype=precision)
+    return norms
 
 
 def rounding(x: Phase, precision: torch.dtype, times: float) -> float:

@@ -37,6 +37,7 @@ class Circle(Constraint):
 
     slots = ("turns",)
     has_virial = True
+    is_bound = True
 
     def __init__(self, radius: Scalar, margin: float = 1e-3) -> None:
         check_radius(radius, "Circle")
@@ -65,7 +66,7 @@ class Circle(Constraint):
                     f"to the parameter's {tuple(q.shape)}"
                 ) from None
 
-    def radius_of(self, q: Tensor) -> Scalar:
+    def radius_of(self, q: Tensor, sizes: Tensor | None = None) -> Scalar:
         return self.radius.to(q) if isinstance(self.radius, Tensor) else self.radius
 
     def land_(self, q: Tensor, name: str) -> Landing:
@@ -146,7 +147,23 @@ class Circle(Constraint):
         divergence = squared_cosine - sine * (sine - start)
         return virial.sum(dtype=torch.float64), divergence.sum(dtype=torch.float64)
 
+    def nearest_(self, x: Phase) -> None:
+        x.q.copy_(torch.minimum(torch.maximum(x.q, -self._bound(x)), self._bound(x)))
+
+    def project_step_(self, x: Phase, step: Tensor) -> None:
+        outward = (x.q.abs() >= self._bound(x) * (1 - 8 * torch.finfo(x.q.dtype).eps)) & (x.q * step > 0)
+        step.masked_fill_(outward, 0.0)
+
+    def _bound(self, x: Phase) -> Tensor:
+        return torch.as_tensor(x.radius, dtype=x.q.dtype, device=x.q.device)
+
+    def norms(self, x: Phase) -> Tensor:
+        return x.q.abs()
+
     def residual(self, x: Phase) -> Tensor:
+        if x.slack is None:
+            outside: Tensor = ((x.q / x.radius).square() - 1).clamp_min(0)
+            return outside.max()
         error: Tensor = (x.q / x.radius).square() + torch.cos(TURN * x.slack).square() - 1
         return error.abs().max()
 

@@ -35,6 +35,15 @@ class Free(Constraint):
         if normals is not None:
             add_scaled_(x.q, normals[0], size)
 
+    def nearest_(self, x: Phase) -> None:
+        pass
+
+    def project_step_(self, x: Phase, step: Tensor) -> None:
+        pass
+
+    def norms(self, x: Phase) -> Tensor:
+        return x.q.abs()
+
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         return True
 

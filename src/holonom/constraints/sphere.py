@@ -1,22 +1,22 @@
-"""Sphere: every row of a weight on its own sphere, with or without a slack variable (paper eq. 3)."""
+"""Sphere: every row of a weight, or another part of it, on its own sphere (paper eq. 3)."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Hashable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .._step.integrate import Phase, Scalar, add_scaled_, over
 from ..errors import ConstraintError
-from .base import Landing, check_radius, describe, inset, rounding, widened
-from .views import View, Viewed
+from .base import INITIAL, Landing, check_radius, describe, inset, measured, norms_of, rounding, widened
+from .views import PER, View, Viewed
 
 
 class Sphere(Viewed):
-    r"""Hold every row at ‖w‖ ≤ r (``slack=True``, paper eq. 3) or at ‖w‖ = r (``slack=False``).
+    r"""Hold every block at ‖w‖ ≤ r (``slack=True``, paper eq. 3) or at ‖w‖ = r (``slack=False``).
 
     With the slack variable as one more coordinate, x = (w, ξ) and π = (p_w, p_ξ), both are the
     equality ‖x‖² = r²:
@@ -25,75 +25,171 @@ class Sphere(Viewed):
     - A:  the great circle, x ← cos(ωh) x + sin(ωh)/ω π,  π ← cos(ωh) π − ω sin(ωh) x,  ω = ‖π‖/r
     - L:  Euler–Maruyama, then x ← r x/‖x‖
 
-    A row holds the weights of one output. ``view`` says how a parameter is read as (…, outputs, inputs): "auto", by
-    its module where presets and :func:`holonom.partition` know it and as it is otherwise, which more than two
-    dimensions are refused for; "conv", (out, in·kh·kw); "batch", all leading dimensions as batch; "batch conv", a stack
-    of convolutions; or a :class:`View`, whose ``blocks`` have no effect, because every row is constrained by itself.
+    ``view`` says how a parameter is read as (…, outputs, inputs): "auto", by its module where presets and
+    :func:`holonom.partition` know it and as it is otherwise; "conv", (out, in·kh·kw); "batch", all leading dimensions
+    as batch; "batch conv", a stack of convolutions; or a :class:`View`. ``per`` says what a block is:
+
+    - "row": the weights of one output, "column": those of one input;
+    - "matrix": all of (outputs, inputs), whatever is packed in it;
+    - "block": every matrix that is packed in a parameter (queries, keys and values; gates; groups of a convolution), by
+      its module, the ``blocks`` of :func:`holonom.partition`, or ``view=View(blocks=n)``; else the whole matrix;
+    - "head": every attention head: its outputs in queries, keys and values, its inputs in what follows them. The number
+      is the module's, or given as that of blocks is.
+
+    Leading dimensions of a parameter without a module count matrices, so that the experts of a stack are separate; for
+    "row" give a ``view``, because the rows of a kernel are others.
 
     Args:
-        radius: r, a float or a tensor with one radius per row.
-        slack: True bounds the norm (max-norm with dynamics), False fixes it.
-        margin: at ‖w‖ = r the tangent along w is pure slack; rows at or beyond r land at r(1 − margin).
+        radius: r, a float, a tensor with one radius per block, or "initial": each block's own norm when the optimizer
+            is built, times ``factor``. It is kept as ``radius`` in the parameter's state and in checkpoints.
+        slack: True bounds the norm (max-norm with dynamics), False fixes it. None: a number bounds, "initial" fixes.
+        margin: at ‖w‖ = r the tangent along w is pure slack; blocks at or beyond r land at r(1 − margin).
+        factor: of "initial"; the weights are scaled by it once.
     """
 
+    per = "row"
+
     def __init__(
-        self, radius: Scalar = 1.0, slack: bool = True, view: View | str | None = "auto", margin: float = 1e-3
+        self,
+        radius: Scalar | str = 1.0,
+        slack: bool | None = None,
+        view: View | str | None = "auto",
+        margin: float = 1e-3,
+        *,
+        per: str = "row",
+        factor: float = 1.0,
     ) -> None:
-        check_radius(radius, "Sphere")
+        self.takes_sizes = isinstance(radius, str) and radius == INITIAL
+        if not self.takes_sizes:
+            check_radius(radius, "Sphere")  # type: ignore[arg-type]
+        self._set_per(per, PER)
         self._set_view(view)
         if not 0 < margin < 1:
             raise ConstraintError(f"Sphere: margin must lie between 0 and 1, got {margin}")
-        self.radius = radius if isinstance(radius, Tensor) else float(radius)
-        self.has_slack = slack
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+            raise ConstraintError(f"Sphere: factor must be a positive number, got {factor!r}")
+        if factor != 1 and not self.takes_sizes:
+            raise ConstraintError(
+                f"Sphere: factor={factor!r} multiplies the norms of radius='initial'; give radius={radius!r} the value "
+                f"it should have"
+            )
+        self.radius: Scalar | None = None  # "initial": a parameter's own, in its state
+        if not self.takes_sizes:
+            self.radius = radius if isinstance(radius, Tensor) else float(radius)  # type: ignore[arg-type]
+        self.factor = float(factor)
+        self.has_slack = not self.takes_sizes if slack is None else bool(slack)
+        self.is_bound, self.only_rescales = self.has_slack, self.takes_sizes
         self.margin = margin
-        self.slots = ("slack", "slack_momentum") if slack else ()
+        self.slots = ("slack", "slack_momentum") if self.has_slack else ()
+        self.replica_dims = 0
 
     def __repr__(self) -> str:
+        radius = repr(INITIAL) if self.takes_sizes else describe(self.radius)
         options = f"slack={self.has_slack}, view={self.block_view!r}, margin={self.margin!r}"
-        return f"Sphere(radius={describe(self.radius)}, {options})"
+        options += f", per={self.per!r}" if self.per != "row" else ""
+        options += f", factor={self.factor!r}" if self.factor != 1 else ""
+        return f"Sphere(radius={radius}, {options})"
 
     def kernel_key(self) -> Hashable:
         return (
             (Sphere, self.has_slack, self.margin) if type(self) is Sphere else repr(self)
-        )  # the radius is an input of kernels
+        )  # radii and blocks are those of a kernel's inputs
 
-    def _set_view(self, view: View | str | None) -> None:
-        super()._set_view(replace(view, blocks=1) if isinstance(view, View) else view)
+    def over_replicas(self, dims: int) -> Sphere:
+        if dims == self.replica_dims:
+            return self
+        other = copy.copy(self)
+        other.replica_dims = dims
+        return other
+
+    # ── blocks ───────────────────────────────────────────────────────────────────────────────────
+
+    def view(self, q: Tensor) -> Tensor:
+        """(…, n): the last dimension is a block."""
+        x = self.matrices(q)
+        if self.per == "row":
+            return x
+        return x.mT if self.per == "column" else x.flatten(self._first(x))
+
+    def _first(self, matrices: Tensor) -> int:
+        """The first dimension of a block that is a whole matrix, or a vector."""
+        return max(matrices.ndim - 2, self.replica_dims)
+
+    def is_view(self, q: Tensor) -> bool:
+        if not super().is_view(q) or self.per in ("row", "column"):
+            return super().is_view(q)
+        x = self.matrices(q)
+        first = self._first(x)
+        try:
+            x.view(*x.shape[:first], x.shape[first:].numel())
+        except RuntimeError:
+            return False
+        return True
+
+    def write_(self, q: Tensor, block: Tensor) -> None:
+        if self.per == "column":
+            block = block.mT
+        super().write_(q, block.reshape(q.shape) if self.reading is None else block)
 
     def check(self, q: Tensor, name: str) -> None:
-        if q.ndim == 0:
+        if q.ndim <= self.replica_dims:
             raise ConstraintError(f"Sphere on {name}: a scalar has no rows; use Circle")
-        self.check_view(q, name)
-        rows = self.view(q).shape[:-1]
-        if isinstance(self.radius, Tensor) and self.radius.ndim and self.radius.shape != rows:
+        if self.per in ("column", "head") and q.ndim < 2 + self.replica_dims:
             raise ConstraintError(
-                f"Sphere on {name}: {tuple(self.radius.shape)} radii for rows of shape {tuple(rows)}; "
-                f"give one radius per row, or a single one"
+                f"Sphere on {name} of shape {tuple(q.shape)}: per={self.per!r} needs a matrix; for per='row' a vector "
+                f"is one row"
+            )
+        self.check_view(q, name)
+        blocks = self.view(q).shape[:-1]
+        if isinstance(self.radius, Tensor) and self.radius.ndim and self.radius.shape != blocks:
+            several = {"matrix": "matrices"}.get(self.per, f"{self.per}s")
+            raise ConstraintError(
+                f"Sphere on {name}: {tuple(self.radius.shape)} radii for {several} of shape {tuple(blocks)}; "
+                f"give one radius per {self.per}, or a single one"
             )
 
-    def radius_of(self, q: Tensor) -> Scalar:
-        if not isinstance(self.radius, Tensor):
-            return self.radius
-        radius = self.radius.to(q)
+    # ── radii ────────────────────────────────────────────────────────────────────────────────────
+
+    def radius_of(self, q: Tensor, sizes: Tensor | None = None) -> Scalar:
+        radius = self.radius if sizes is None else sizes
+        if radius is None:
+            raise ConstraintError(
+                f"{self!r} has no radius of its own: each block's is kept by the optimizer that was built with it"
+            )
+        if not isinstance(radius, Tensor):
+            return radius
+        radius = radius.to(q)
         return radius.reshape(radius.shape + (1,) * (self.view(q).ndim - radius.ndim)) if radius.ndim else radius
 
+    def sizes(self, q: Tensor, name: str) -> Tensor | None:
+        if not self.takes_sizes:
+            return None
+        return measured(norms_of(self.view(q), (-1,)), q, self.factor, name, "Sphere(radius='initial')")
+
+    def held_at(self, sizes: Tensor | None) -> Sphere:
+        if sizes is None:
+            return self
+        other = copy.copy(self)
+        other.radius, other.takes_sizes = sizes, False
+        return other
+
     def land_(self, q: Tensor, name: str) -> Landing:
-        rows = self.view(q)
+        # Norms in the precision of the state: those of half precision would not say which blocks are at the rim.
+        exact = widened(q)
+        rows = self.view(exact)
         norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        r = self.radius_of(q)
+        r = self.radius_of(exact) * torch.ones_like(norm)
         if self.has_slack:
-            # As lift() will see it: a row whose slack rounds to nothing is at the rim.
-            exact = widened(q)
-            square = self.radius_of(exact) ** 2 * torch.ones_like(norm, dtype=exact.dtype)
-            squares = self.view(exact).square().sum(-1, keepdim=True)
-            off = square - squares <= 8 * torch.finfo(exact.dtype).eps * square
-            target = r * (1 - inset(self.margin, q.dtype)) * torch.ones_like(norm)
+            # As lift() will see it: a block whose slack rounds to nothing is at the rim.
+            off = r**2 - rows.square().sum(-1, keepdim=True) <= 8 * torch.finfo(exact.dtype).eps * r**2
+            target = r * (1 - inset(self.margin, q.dtype))
             shift = (target - norm).abs()
         else:
-            target = r * torch.ones_like(norm)
+            target = r
             if bool((norm == 0).any()):
+                what = "row" if self.per == "row" else f"block (per={self.per!r})"
                 raise ConstraintError(
-                    f"Sphere on {name}: a row is zero and has no nearest point on the sphere; initialise it first"
+                    f"Sphere on {name}: a {what} is zero and has no nearest point on the sphere; initialise it first"
                 )
             shift = (target - norm).abs()
             off = shift > 4 * torch.finfo(q.dtype).eps * target
@@ -106,7 +202,7 @@ class Sphere(Viewed):
         xi = (self.radius_of(q) ** 2 - self.view(q).square().sum(-1, keepdim=True)).clamp_min(0).sqrt()
         return xi, torch.zeros_like(xi)
 
-    # A row and its slack are one vector x = (w, ξ); without slack the second part is absent.
+    # A block and its slack are one vector x = (w, ξ); without slack the second part is absent.
 
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
         r"""Set the slack from the row where they differ; without slack, scale the row. Momenta there become tangent.
@@ -177,20 +273,36 @@ class Sphere(Viewed):
         if x.slack is not None and slack is not None:
             x.slack.copy_(slack.mul_(scale))
 
+    def nearest_(self, x: Phase) -> None:
+        squares = _dot(x.q, x.q, None, None)
+        moves = squares > (x.radius**2 if self.is_bound else 0)
+        x.q.mul_(torch.where(moves, x.radius * squares.rsqrt(), 1.0))
+
+    def project_step_(self, x: Phase, step: Tensor) -> None:
+        along = _dot(x.q, step, None, None).div_(x.radius**2)
+        if self.is_bound:
+            inside = x.radius * (1 - 8 * torch.finfo(x.q.dtype).eps)
+            outward = (along > 0) & (_dot(x.q, x.q, None, None) >= inside**2)
+            along = torch.where(outward, along, 0.0)
+        step.addcmul_(x.q, along, value=-1)
+
+    def norms(self, x: Phase) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(x.q, dim=-1)
+        return norms
+
     def residual(self, x: Phase) -> Tensor:
         error: Tensor = _dot(x.q, x.q, x.slack, x.slack) / x.radius**2 - 1
-        return error.abs().max()
+        return error.clamp_min(0).max() if self.is_bound and x.slack is None else error.abs().max()
 
     def cotangency(self, x: Phase) -> Tensor:
         error: Tensor = _dot(x.q, x.p, x.slack, x.slack_p) / x.radius
         return error.abs().max()
 
     def degrees_of_freedom(self, q: Tensor) -> int:
-        rows = self.view(q).shape[:-1].numel()
-        return q.numel() if self.has_slack else q.numel() - rows
+        return q.numel() if self.has_slack else q.numel() - self.view(q).shape[:-1].numel()
 
 
 def _dot(a: Tensor, b: Tensor, slack_a: Tensor | None, slack_b: Tensor | None) -> Tensor:
-    """Row-wise dot product, slack variables included, kept as a column."""
+    """Dot product of every block, slack variables included, kept as a column."""
     total = (a * b).sum(-1, keepdim=True)
     return total if slack_a is None or slack_b is None else total.addcmul_(slack_a, slack_b)

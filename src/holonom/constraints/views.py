@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from ..errors import ConstraintError
 from .base import Constraint
 
 NAMES = ("auto", None, "conv", "batch", "batch conv")
+PER = ("row", "column", "matrix", "head", "block")
 S = TypeVar("S", bound="Viewed")
 
 
@@ -72,10 +73,8 @@ class View:
             return False
         return True
 
-    def readable(self, x: Tensor) -> Tensor:
-        """The same tensor, copied to another order in memory if :meth:`read` would not give a view of it."""
-        if self.is_view(x):
-            return x
+    def contiguous(self, x: Tensor) -> Tensor:
+        """The same tensor with its matrices one after the other in memory, row by row."""
         where = self.batch + self.output
         return x.movedim(where, self.batch).contiguous().movedim(self.batch, where)
 
@@ -110,28 +109,50 @@ CONVOLUTIONS = {"conv": View(), "batch conv": View(1)}
 
 
 class Viewed(Constraint):
-    """A space of matrices, or of their rows: ``block_view`` says how parameters are read as such.
+    """A space of matrices, or of parts of them: ``block_view`` says how parameters are read as such.
 
     "auto" is for presets and :func:`holonom.partition`, which know the modules and replace it by the view of each
-    parameter (:meth:`with_view`). A parameter without a module is read as it is; more than two dimensions are refused.
+    parameter (:meth:`with_view`). A parameter without a module is read as it is. Of more than two dimensions, leading
+    ones then count matrices where ``per`` was chosen; with the ``per`` of the class they are refused.
+
+    ``per`` is the part that is constrained by itself: a "row" or "column", the whole "matrix", a "head" of attention,
+    or a "block", a matrix that is packed with others into one parameter.
     """
 
     block_view: View | str | None
     reading: View | None  # of a block_view by its name; None reads a parameter as it is
+    per: str = "block"
+
+    def _set_per(self, per: str, known: tuple[str, ...]) -> None:
+        if per not in known:
+            raise ConstraintError(
+                f"{type(self).__name__}: per must be one of {', '.join(map(repr, known))}, got {per!r}"
+            )
+        self.per = per
 
     def _set_view(self, view: View | str | None) -> None:
         if not isinstance(view, View) and view not in NAMES:
             names = ", ".join(map(repr, NAMES))
             raise ConstraintError(f"{type(self).__name__}: view must be one of {names} or a View, got {view!r}")
+        if isinstance(view, View):
+            view = replace(view, blocks=self.blocks_of(view))
         self.block_view = view
         self.reading = view if isinstance(view, View) else CONVOLUTIONS.get(view or "")
+
+    def blocks_of(self, view: View) -> int:
+        """How many of a view's blocks the constraint tells apart."""
+        return view.blocks if self.per in ("head", "block") else 1
 
     def with_view(self: S, view: View | str | None, ndim: int | None = None) -> S:
         if self.block_view != "auto":
             return self
+        return self.read_by(view, ndim)
+
+    def read_by(self: S, view: View | str | None, ndim: int | None = None) -> S:
+        """The space with another view; ``ndim`` as in :meth:`with_view`."""
         other = copy.copy(self)
         other._set_view(view)
-        if ndim is not None and isinstance(other.block_view, View):
+        if ndim is not None and isinstance(other.block_view, View) and self.per != "head":
             other._set_view(other.block_view.named(ndim))
         return other
 
@@ -152,18 +173,27 @@ class Viewed(Constraint):
         return self.reading is None or self.reading.is_view(q)
 
     def readable(self, x: Tensor) -> Tensor:
-        return x if self.reading is None else self.reading.readable(x)
+        if self.is_view(x):
+            return x
+        return x.contiguous() if self.reading is None else self.reading.contiguous(x)
 
     def check_view(self, q: Tensor, name: str) -> None:
         """Raise :class:`ConstraintError` if the view cannot read this tensor."""
         place = f"{type(self).__name__} on {name}"
         if isinstance(self.block_view, View):
             self.block_view.check(q, place)
-        elif self.block_view in ("auto", None) and q.ndim > 2:
+        elif self.per == "head":
+            raise ConstraintError(
+                f"{place} of shape {tuple(q.shape)}: per='head' needs the number of heads: view=View(blocks=n) for n "
+                f"heads along the outputs, View(output=1, blocks=n) along the inputs; holonom.partition(model, …) has "
+                f"it from attention modules"
+            )
+        elif self.block_view in ("auto", None) and q.ndim > 2 and self.per == type(self).per:
             raise ConstraintError(
                 f"{place} of shape {tuple(q.shape)}: say how to read more than two dimensions: view='conv' for "
                 f"(out, in·kh·kw), view='batch' for a stack of matrices, view='batch conv' for a stack of "
-                f"convolutions, view=View(output=1) for a transposed convolution (in, out, kh, kw); "
+                f"convolutions, view=View(output=1) for a transposed convolution (in, out, kh, kw), or per='matrix', "
+                f"which makes each matrix of a stack a block; "
                 f"holonom.partition(model, …) and presets that are given the model read it from the layers"
             )
         elif q.ndim < (least := {"conv": 3, "batch": 3, "batch conv": 4}.get(self.block_view or "", 0)):

@@ -1,20 +1,19 @@
-"""Orthogonal: QᵀQ = I for the tall orientation of a weight (paper eq. 4, Algorithms 1 and 2)."""
+"""Orthogonal: QᵀQ = c²I for the tall orientation of a weight (paper eq. 4, Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..._step.integrate import Normals, Phase, Scalar, add_scaled_, over
 from ...errors import ConstraintError
-from ..base import Landing, Traits, rounding, widened
-from ..views import View, Viewed
+from ..base import INITIAL, Landing, Traits, measured, norms_of, rounding, widened
+from ..matrices import Matrices
+from ..views import View
 from .matmul import (
-    exact_gram_error,
     gram,
     gram_error,
     is_blocked,
@@ -25,12 +24,14 @@ from .matmul import (
     subtract_product_,
 )
 from .multiplier import deviation
+from .polar import approach, nearest
 from .projection import divided, move_, rattle_, rattle_each_
+from .scale import checked_scale, on_unit_, relative_gram_error, scaled, unscaled
 
 _DRIFTS_BETWEEN = 64  # polishes, at most: those of BAAOAAB and some to spare
 
 
-class Orthogonal(Viewed):
+class Orthogonal(Matrices):
     r"""Keep a weight's columns (or rows, if there are fewer of them) orthonormal.
 
     Q is the *tall* orientation of the weight, r × s with s = min(out, in), and QᵀQ = I_s. Both the
@@ -61,6 +62,12 @@ class Orthogonal(Viewed):
 
     which is the same RATTLE step in two products and what D takes, which for short steps is nothing.
 
+    With a ``scale`` c, weights are W = cQ: a step is one of Q = W/c with P/c and ∇L/c (:mod:`.scale`).
+
+    ``per`` is what is orthogonal by itself: "block", every matrix that is packed in a parameter (queries, keys and
+    values; gates; groups of a convolution), by its module or as a :class:`View` says; "matrix", the whole of them as
+    one, or each matrix of a stack; "head", every attention head, as for :class:`~holonom.constraints.Sphere`.
+
     Args:
         view: how a parameter is read as matrices: "auto", by its module where presets and
             :func:`holonom.partition` know it and as it is otherwise, which more than two dimensions are refused for;
@@ -68,14 +75,26 @@ class Orthogonal(Viewed):
             convolutions; or a :class:`View`, which may also say how many blocks a matrix packs, each to be orthogonal.
         iterations: K of the papers: exactly that many quasi-Newton iterations, converged or not.
         tolerance: otherwise iterate until max|Q'ᵀQ' − I| stays below this (default: a few roundings).
+        scale: c, a number, or "initial": each block keeps the Frobenius norm that it has when the optimizer is built,
+            c = ‖W‖/√s. It is kept as ``radius`` in the parameter's state and in checkpoints.
     """
 
+    can_be = "orthogonal"
     traits = Traits(rowwise=False, stacked=True, geodesic=False, can_fail=True)
 
     def __init__(
-        self, view: View | str | None = "auto", iterations: int | None = None, tolerance: float | None = None
+        self,
+        view: View | str | None = "auto",
+        iterations: int | None = None,
+        tolerance: float | None = None,
+        *,
+        scale: float | str = 1.0,
+        per: str = "block",
     ) -> None:
+        self._set_per(per, ("matrix", "head", "block"))
         self._set_view(view)
+        self.scale: Scalar | None = checked_scale(scale)  # "initial": a parameter's own, in its state
+        self.takes_sizes = self.scale is None
         if iterations is not None and (not isinstance(iterations, int) or iterations < 1):
             raise ConstraintError(f"Orthogonal: iterations must be a whole number of at least 1, got {iterations!r}")
         if tolerance is not None and not 0 < tolerance < 1:
@@ -91,7 +110,11 @@ class Orthogonal(Viewed):
         self._short_steps = True
 
     def __repr__(self) -> str:
-        return f"Orthogonal(view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance})"
+        options = f"view={self.block_view!r}, iterations={self.iterations}, tolerance={self.tolerance}"
+        if self.takes_sizes or self.scale != 1:
+            options += f", scale={INITIAL if self.takes_sizes else self.scale!r}"
+        options += f", per={self.per!r}" if self.per != "block" else ""
+        return f"Orthogonal({options})"
 
     def in_half_precision(self) -> Orthogonal:
         """Rounding to half precision is an error that a short step would turn into momentum."""
@@ -99,41 +122,48 @@ class Orthogonal(Viewed):
         other._short_steps = False
         return other
 
-    def with_view(self, view: View | str | None, ndim: int | None = None) -> Orthogonal:
-        if isinstance(view, View) and view.blocks == 1 and ndim == view.batch + 2:
-            view = replace(view, output=0)  # a matrix is orthogonal if its transpose is
-        return super().with_view(view, ndim)
-
     def momentum_name(self, q: Tensor) -> str:
         if self.iterations is not None:
             return "momentum"
         return "spin" if _square(self.view(q)) else "chord"
 
-    def view(self, q: Tensor) -> Tensor:
-        matrix = self.matrices(q)
-        return matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+    # ── the scale ────────────────────────────────────────────────────────────────────────────────
 
-    def write_(self, q: Tensor, block: Tensor) -> None:
-        outputs = q.shape[-2] if self.reading is None else self.reading.outputs(q)
-        super().write_(q, block if block.shape[-2] == outputs else block.mT)
-
-    def check(self, q: Tensor, name: str) -> None:
-        if q.ndim < 2:
+    def radius_of(self, q: Tensor, sizes: Tensor | None = None) -> Scalar | None:
+        scale = self.scale if sizes is None else sizes
+        if scale is None:
             raise ConstraintError(
-                f"Orthogonal on {name} of shape {tuple(q.shape)}: only matrices can be orthogonal; leave biases "
-                f"and norm weights in a group without a constraint (holonom.partition does that)"
+                f"{self!r} has no scale of its own: each block's is kept by the optimizer that was built with it"
             )
-        self.check_view(q, name)
+        if isinstance(scale, Tensor):
+            return scale.to(q)[..., None, None]
+        return None if scale == 1 else scale
+
+    def sizes(self, q: Tensor, name: str) -> Tensor | None:
+        if not self.takes_sizes:
+            return None
+        block = self.view(q)
+        norms = norms_of(block, (-2, -1)) / math.sqrt(block.shape[-1])
+        return measured(norms, q, 1.0, name, "Orthogonal(scale='initial')")
+
+    def held_at(self, sizes: Tensor | None) -> Orthogonal:
+        if sizes is None:
+            return self
+        other = copy.copy(self)
+        other.scale, other.takes_sizes = sizes, False
+        return other
 
     def land_(self, q: Tensor, name: str) -> Landing:
-        whole, q = q, self.view(q)
-        nearest, sigma = _nearest(q, name)
-        distance = torch.linalg.vector_norm(sigma - 1, dim=-1)
+        block = self.view(q)
+        exact = block.double()
+        c = self.radius_of(exact)
+        orthogonal, sigma = nearest(unscaled(exact, c), name)
+        distance = scaled(torch.linalg.vector_norm(sigma - 1, dim=-1)[..., None, None], c)
         allowed = (16 if q.dtype.itemsize >= 4 else 2) * torch.finfo(q.dtype).eps
-        allowed += math.sqrt(q.shape[-2]) * torch.finfo(sigma.dtype).eps  # the decomposition's own
-        moved = (sigma - 1).abs().amax(-1) > allowed
+        allowed += math.sqrt(block.shape[-2]) * torch.finfo(sigma.dtype).eps  # the decomposition's own
+        moved = ((sigma - 1).abs().amax(-1) > allowed)[..., None, None]
         # What is orthogonal to rounding stays as it is, bit for bit.
-        self.write_(whole, torch.where(moved[..., None, None], nearest, q))
+        self.write_(q, torch.where(moved, scaled(orthogonal, c).to(q.dtype), block))
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
 
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
@@ -142,37 +172,45 @@ class Orthogonal(Viewed):
         A device, which is not asked, only has its matrices scaled to the right Frobenius norm there; what is left is
         removed by :meth:`finish_` in later steps.
         """
-        q, allowed = x.q, 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
+        q, allowed = unscaled(x.q, x.radius), 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
         # What the papers' iterations, or a tolerance, leave is no edit.
         allowed = self.lost if self.iterations is not None else max(allowed, 4 * (self.tolerance or 0.0))
         squares, side = q.square().sum(-2), q.shape[-1]
         whole = q.sum(-1).square().sum(-1, keepdim=True) / side  # of orthogonal columns: their squares, added up
         differs = (torch.cat([squares, whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
         if q.device.type != "cpu":
-            q.mul_(torch.where(differs, (side / squares.sum(-1)).sqrt()[..., None, None], 1.0))
+            x.q.mul_(torch.where(differs, (side / squares.sum(-1)).sqrt()[..., None, None], 1.0))
         elif bool(differs.any()):
-            q.copy_(torch.where(differs, _nearest(q, "edited weights")[0], q))
+            x.q.copy_(torch.where(differs, scaled(nearest(q, "edited weights")[0], x.radius), x.q))
             if x.p is not None and not self._turns(q):
-                x.p.copy_(torch.where(differs, self._without_normal_part(q, x.p), x.p))
+                x.p.copy_(torch.where(differs, self._without_normal_part(x, x.p), x.p))
 
-    def _without_normal_part(self, q: Tensor, p: Tensor) -> Tensor:
+    def _without_normal_part(self, x: Phase, p: Tensor) -> Tensor:
         p = p.clone()
-        _project_(q, p)
+        self.project_step_(x, p)
         return p
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         if self._turns(x.q):
             p.copy_(skew_part(p))
         elif self.iterations is not None:
-            _project_(x.q, p)
+            self.project_step_(x, p)
+
+    def project_step_(self, x: Phase, step: Tensor) -> None:
+        """Π: Z −= Q·sym(QᵀZ)."""
+        q = unscaled(x.q, x.radius)
+        y = gram(q, step)
+        subtract_product_(step, q, (y + y.mT).mul_(0.5))
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
-        add_scaled_(x.p, skew_gram(x.q, force) if self._turns(x.q) else force, -h)
+        add_scaled_(x.p, unscaled(skew_gram(x.q, force), x.radius) if self._turns(x.q) else force, -h)
         if self.iterations is not None:
-            _project_(x.q, x.p)
+            self.project_step_(x, x.p)
 
     def drift_(self, x: Phase, h: Scalar) -> bool:
         """Returns whether the step was a short one, which leaves nothing to polish."""
+        if x.radius is not None:
+            return on_unit_(x, lambda unit: self.drift_(unit, h))
         q, p = x.q, x.p
         time = over(h, q)
         if self._turns(q):
@@ -190,15 +228,20 @@ class Orthogonal(Viewed):
         else:
             short = rattle_(q, p, time, self._tolerance(q), may_be_short=self._short_steps)
         if self.iterations is not None:
-            _project_(q, p)
+            self.project_step_(x, p)
         return short
 
     def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> object:
+        if x.radius is not None:
+            h, size = over(h, x.q) / x.radius, over(size, x.q) / x.radius
+            return on_unit_(x, lambda unit: self.descend_(unit, force, h, normals, size))
         if normals is not None or isinstance(h, Tensor) or self.iterations is not None:
             return super().descend_(x, force, h, normals, size)
         return self._move_(x.q, force, -h)
 
     def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> bool:
+        if x.radius is not None:
+            return on_unit_(x, lambda unit: self.retract_(unit, step / x.radius, None))
         if self.iterations is None:
             return self._move_(x.q, step, 1.0)
         x.q.copy_(self._iterate(x.q, x.q + step))
@@ -208,7 +251,7 @@ class Orthogonal(Viewed):
         """The multiplier trusts QᵀQ = I; a Newton–Schulz step now and then keeps rounding from accumulating."""
         if not polish or hint or self.iterations is not None:
             return
-        error = exact_gram_error(x.q)
+        error = relative_gram_error(x.q, x.radius)
         size = longest_column(error) if x.q.device.type == "cpu" else math.inf
         change = product_within(x.q, error, size, self._tolerance(x.q))
         if change is not None:
@@ -245,17 +288,24 @@ class Orthogonal(Viewed):
             moved = moved - torch.matmul(q, gram_error(moved) / 2)
         return moved
 
+    def nearest_(self, x: Phase) -> None:
+        q = unscaled(x.q, x.radius)
+        x.q.copy_(scaled(approach(q), x.radius))
+
+    def move_(self, x: Phase, step: Tensor) -> None:
+        self.finish_(x, self.retract_(x, step, None), polish=True)
+
     def tangent(self, x: Phase) -> list[Tensor]:
         if x.p is None or self.iterations is not None:
             return x.momenta()
-        return [skew_part(x.p) if self._turns(x.q) else self._without_normal_part(x.q, x.p)]
+        return [skew_part(x.p) if self._turns(x.q) else self._without_normal_part(x, x.p)]
 
     def residual(self, x: Phase) -> Tensor:
         return self.residuals(x).abs().max()
 
     def residuals(self, x: Phase) -> Tensor:
         """QᵀQ − I of every block."""
-        return exact_gram_error(widened(x.q))
+        return relative_gram_error(widened(x.q), x.radius)
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         if self.iterations is not None:
@@ -266,7 +316,7 @@ class Orthogonal(Viewed):
 
     def cotangency(self, x: Phase) -> Tensor:
         p = self.tangent(x)[0]
-        y = p if self._turns(x.q) else gram(x.q, p)
+        y = p if self._turns(x.q) else unscaled(gram(x.q, p), x.radius)
         return (y + y.mT).abs().max()
 
     def degrees_of_freedom(self, q: Tensor) -> int:
@@ -277,20 +327,3 @@ class Orthogonal(Viewed):
 
 def _square(q: Tensor) -> bool:
     return q.shape[-2] == q.shape[-1]
-
-
-def _nearest(q: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """The nearest orthogonal matrix, and the singular values of Q."""
-    u, sigma, vh = torch.linalg.svd(q.double(), full_matrices=False)
-    if bool((sigma[..., -1] <= 1e-12 * sigma[..., 0]).any()):
-        raise ConstraintError(
-            f"Orthogonal on {name}: the weight is rank-deficient, its nearest orthogonal matrix is not unique; "
-            f"initialise it with holonom.init.orthogonal_"
-        )
-    return (u @ vh).to(q.dtype), sigma
-
-
-def _project_(q: Tensor, p: Tensor) -> None:
-    """Π: P −= Q·sym(QᵀP)."""
-    y = gram(q, p)
-    subtract_product_(p, q, (y + y.mT).mul_(0.5))

@@ -1,0 +1,1 @@
+"""Constraints for any optimizer: hooks around its step move weights back to their spaces."""

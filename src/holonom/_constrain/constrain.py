@@ -1,0 +1,95 @@
+"""``constrain``: rules and an optimizer become a handle."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .._partition.places import Blocks, Roles
+from .._step.state import warn_landed
+from .._torch import full_precision, step_hooks
+from ..errors import PartitionError
+from .claims import UPDATES, Rules, check_optimizer, claims_of, labels_of, land_
+from .decay import refuse_decay
+from .held import Held
+from .momenta import check_momenta
+
+
+@torch.no_grad()
+def constrain(
+    optimizer: Optimizer,
+    model: nn.Module,
+    rules: Rules,
+    update: str = "plain",
+    momentum: str = "keep",
+    decay: str | None = None,
+    track: bool = False,
+    *,
+    roles: Roles | None = None,
+    blocks: Blocks | None = None,
+) -> Held:
+    r"""Hold weights on spaces while *any* torch optimizer trains them, by hooks around its step.
+
+    >>> opt = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    >>> held = holonom.constrain(opt, model, {weights & hidden: Sphere("initial", per="matrix")}, update="tangent")
+
+    The optimizer stays what it is, and so do its schedulers, its checkpoints and the loop. A step moves a weight q by
+    Δ, and q is then set to
+
+    - ``"plain"``: the nearest point to q + Δ. Keeps no copy of the weights.
+    - ``"tangent"``: the retraction of ΠΔ, Δ without its part off the manifold at q. Of a bound only an outward part is
+      removed, where the bound is active.
+    - ``"angular"``, on spheres of fixed norm R: R·n/‖n‖ with n = q + lr·R·Δ/‖Δ‖, block by block. Where Δ is orthogonal
+      to q, it turns by atan(lr).
+
+    Where Δ = 0, as after a step that a ``GradScaler`` skipped, q stays as it is, bit for bit. Half-precision weights
+    are rounded from float32 ones that the handle keeps. Weights that start off their space are moved to it, with a
+    warning; parameters that no rule claims are free. Copies of the optimizer lose the hooks: :meth:`Held.check`.
+
+    ``LBFGS`` leaves the space in the inner iterations of a step and returns to it at their end.
+
+    Args:
+        optimizer: of torch, or a class of your own; for :class:`holonom.Langevin` give its groups constraints.
+        model: the network whose parameters the rules name.
+        rules: a mapping, or pairs, from selectors of :mod:`holonom.partitions` to spaces.
+        update: "plain", "tangent" or "angular".
+        momentum: "keep" leaves the optimizer's ``exp_avg`` or ``momentum_buffer``; "project" removes its part off the
+            manifold after every step.
+        decay: None refuses weight decay of weights on equality spaces; "drop" leaves lr·weight_decay·q out of Δ.
+        track: keep the weights from before every step with "plain", too, for :meth:`Held.angles`.
+        roles: name patterns and the roles of what they match, as in :func:`holonom.partition`.
+        blocks: name patterns and how many matrices, or heads, are packed in what they match.
+    """
+    for name, value, known in (
+        ("update", update, UPDATES), ("momentum", momentum, ("keep", "project")), ("decay", decay, (None, "drop"))
+    ):  # fmt: skip
+        if value not in known:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
+    check_optimizer(optimizer)
+    claims, labels = claims_of(optimizer, model, rules, update, roles, blocks), labels_of(rules)
+    _refuse_twice(optimizer, {id(claim.parameter): claim.name for claim in claims})
+    refuse_decay(optimizer, claims, labels, decay)
+    if momentum == "project":
+        check_momenta(claims)
+    if update == "angular" and any("lr" not in group for group in optimizer.param_groups):
+        raise ValueError(f"update='angular' turns by the groups' lr, and {type(optimizer).__name__} has none")
+    with full_precision():
+        landings = land_(claims)
+    options = {"update": update, "momentum": momentum, "decay": decay, "track": bool(track)}
+    held = Held(optimizer, claims, labels, options)
+    held.attach()
+    warn_landed(landings)
+    return held
+
+
+def _refuse_twice(optimizer: Optimizer, names: dict[int, str]) -> None:
+    """One parameter, one space, also over several calls."""
+    for hook in step_hooks(optimizer):
+        other = getattr(hook, "__self__", None)
+        for claim in other._claims if isinstance(other, Held) else ():
+            if id(claim.parameter) in names:
+                raise PartitionError(
+                    f"'{names[id(claim.parameter)]}' is held on {claim.space!r} already, by another call of constrain "
+                    f"on this optimizer: remove() that handle, or leave the parameter out"
+                )

@@ -1,0 +1,78 @@
+"""Checkpoints of held weights: by name, apart from weights and from the optimizer's own state."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._lines import users_line
+from .._step.order import unwrapped
+from ..errors import CheckpointError
+from .claims import Claim
+
+State = dict[str, Any]
+KEY = "holonom"
+FORMAT = 1
+
+
+def state_of(claims: Sequence[Claim]) -> State:
+    held: dict[str, dict[str, Any]] = {}
+    for claim in claims:
+        own: dict[str, Any] = {"space": claim.text}
+        own |= {name: x for name, x in (("sizes", claim.sizes), ("master", claim.master)) if x is not None}
+        held[unwrapped(claim.name)] = own
+    return {"format": FORMAT, "held": held}
+
+
+def merged(one: State | None, other: State) -> State:
+    """The state of several handles of one optimizer."""
+    return other if one is None else {**other, "held": {**one["held"], **other["held"]}}
+
+
+def check(claims: Sequence[Claim], state: Any) -> None:
+    """Raise if a checkpoint is not one of these weights on these spaces; nothing is written."""
+    if not isinstance(state, dict) or not isinstance(state.get("held"), dict):
+        raise CheckpointError("this is no state of holonom.constrain: give what held.state_dict() returned")
+    if state.get("format") != FORMAT:
+        raise CheckpointError(f"the checkpoint's format is {state.get('format')!r}, this release reads {FORMAT}")
+    for claim in claims:
+        own = state["held"].get(unwrapped(claim.name))
+        if own is None:
+            known = ", ".join(map(repr, list(state["held"])[:6]))
+            raise CheckpointError(
+                f"'{claim.name}' is held on {claim.text}, but not in the checkpoint, which holds {known}: build the "
+                f"handle by the rules that the checkpoint was made with"
+            )
+        if own["space"] != claim.text:
+            raise CheckpointError(
+                f"'{claim.name}' is held on {claim.text}, in the checkpoint on {own['space']}: build the handle by "
+                f"the rules that the checkpoint was made with"
+            )
+        found, sizes = own.get("sizes"), claim.sizes
+        if (sizes is None) != (found is None) or (sizes is not None and sizes.shape != found.shape):
+            raise CheckpointError(f"the checkpoint's sizes of '{claim.name}' are not those of its blocks")
+
+
+def load_(claims: Sequence[Claim], state: State) -> None:
+    for claim in claims:
+        own = state["held"][unwrapped(claim.name)]
+        if claim.sizes is not None:
+            claim.sizes = own["sizes"].to(claim.sizes, copy=True)
+            claim.space = claim.space.held_at(claim.sizes)
+        master: Tensor | None = own.get("master")
+        claim.master = None
+        if master is not None and claim.is_narrow:
+            claim.master = master.to(claim.parameter.device, torch.float32, copy=True)
+
+
+def warn_missing(claims: Sequence[Claim]) -> None:
+    if any(claim.sizes is not None for claim in claims):
+        warnings.warn(
+            "the optimizer's checkpoint has no 'holonom' entry, so that radii and scales stay those of the weights "
+            "that constrain found: load held.state_dict() as well, or build the handle once the weights are loaded",
+            stacklevel=users_line(),
+        )
