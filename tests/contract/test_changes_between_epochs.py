@@ -5,6 +5,7 @@ import torch
 
 from holonom import Ensemble, presets
 from holonom._training import stepper as module
+from holonom._training.graphs import _same as same
 from holonom._training.stepper import Stepper
 from holonom.batches import Shuffled
 
@@ -68,16 +69,22 @@ def test_a_change_reaches_the_whole_step(change):
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
 
 
-def test_a_new_program_is_a_new_graph():
-    """A graph of the old program would go on reading tensors that the new one does not write."""
-    found = stepper(True, temperature=1e-3)
+def test_a_graph_is_bound_to_the_model_and_to_where_tensors_are():
+    """A graph would go on running the model's old numbers, and reading memory that nothing writes."""
+    found = stepper("gradients", temperature=1e-3)
     found.run(found.batches.order(0))
-    before = found._programs()
+    before = found._constants()
     found.run(found.batches.order(1))
-    assert found._programs() == before
-    set_to(temperature=0.0)(found)
+    assert same(before, found._constants())
+    found.ensemble.template.number = 2.0
     found.run(found.batches.order(2))
-    assert found._programs() != before
+    assert not same(before, found._constants())
+    before = found._constants()
+    old = [p.data for p in found.ensemble.parameters()]
+    for p in found.ensemble.parameters():
+        p.data = p.data.clone()
+    found.run(found.batches.order(3))
+    assert not same(before, found._constants()), old
 
 
 def test_what_a_step_refuses_is_refused_here():

@@ -29,6 +29,7 @@ def loaded(record: dict[str, Any]) -> tuple[list[torch.nn.Parameter], Any]:
         # Dynamics may leave weights where initial ones are moved from. Loading puts them back.
         warnings.filterwarnings("ignore", "weights that did not satisfy their constraint", UserWarning)
         warnings.filterwarnings("ignore", ".* samples positions at .* the temperature", UserWarning)  # words then usual
+        warnings.filterwarnings("ignore", ".* weights are rounded to themselves", UserWarning)
         params, opt = build(copied(record["recipe"]), record["weights"])
         keys = [set(group) for group in opt.param_groups]
         opt.load_state_dict(copied(record["saved"]))

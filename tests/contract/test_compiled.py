@@ -25,6 +25,7 @@ SPACES = {
     "circle-radii": Circle(torch.linspace(1.5, 2.5, 10)),
     "sphere": Sphere(9.0),
     "sphere-fixed": Sphere(1.0, slack=False),
+    "sphere-matrix": Sphere("initial", per="matrix", factor=1.5),
 }
 DTYPES = {"f64": (torch.float64, 1e-11), "f32": (torch.float32, 1e-5), "bf16": (torch.bfloat16, 2e-2)}
 KINDS = ("plain", "replicas", "skipped")
@@ -35,6 +36,7 @@ REPRESENTATIVE = [
     ("circle", "BAOAB", "f64", "plain"),
     ("sphere", "L", "f32", "skipped"),
     ("circle-radii", "BACDEDCAB", "bf16", "plain"),
+    ("sphere-matrix", "BAOAB", "f32", "replicas"),
 ]
 
 
@@ -54,7 +56,7 @@ class Net(nn.Module):
 def build(space="free", word="BAOAB", dtype=torch.float32, replicas=0, init=0, **options):
     net = Net(*[replicas] * bool(replicas), dtype=dtype, space=space, init=init)
     own = SPACES[space]
-    if replicas and isinstance(own, Sphere):
+    if replicas and isinstance(own, Sphere) and own.per == "row":
         own = Sphere(own.radius, own.has_slack, view="batch")
     numbers = {"lr": 0.1, "temperature": 0.01, "weight_decay": 0.1, "scheme": word, "constraint": own, "seed": 0}
     if replicas:

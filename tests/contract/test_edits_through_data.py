@@ -301,7 +301,7 @@ def test_a_checkpoint_with_a_pending_edit_resumes_as_the_run_that_was_not_saved(
     assert_equal(snapshot(net, opt), expected)
     assert_equal(snapshot(twin, twin_opt), expected)
     if (
-        not steps and built.startswith("on") and "k1" not in case.space
+        not steps and built.startswith("on") and "k1" not in case.space and "initial" not in case.space
     ):  # the constructor landed them: before the first step the weights decide
         other, _ = build(case)
         edit_all(other, way)

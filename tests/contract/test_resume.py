@@ -48,7 +48,7 @@ def test_state_is_complete_before_the_first_step(case):
 
     net, opt = build(case)
     before = layout(opt)
-    momentum = "chord" if case.space == "orthogonal" else "momentum"
+    momentum = "chord" if case.orthogonal and case.space != "orthogonal-k1" else "momentum"
     assert before[0].keys() >= {(i, momentum) for i in range(3) if case.scheme not in "LM"}
     train(net, opt, 2)
     assert layout(opt) == before

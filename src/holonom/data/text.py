@@ -1,17 +1,18 @@
-"""Word-level text: Penn Treebank and WikiText-2, and the columns and windows a language model reads."""
+"""Penn Treebank and WikiText-2 by words, WikiText-2 by characters; columns and windows that a language model reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import DataError
 from .root import Root, read_text
 
-END = "<eos>"
+END, UNKNOWN = "<eos>", "\N{REPLACEMENT CHARACTER}"
 
 
 class Corpus(NamedTuple):
@@ -31,6 +32,18 @@ def penn_treebank(root: Root = None, *, verify: bool = True) -> Corpus:
 def wikitext2(root: Root = None, *, verify: bool = True) -> Corpus:
     """2,088,628 + 217,646 + 245,569 tokens of 33,278 words; every line, empty ones too, ends with ``<eos>``."""
     return _load("wikitext-2", ("train.txt", "valid.txt", "test.txt"), root, verify)
+
+
+def wikitext2_characters(root: Root = None, *, verify: bool = True) -> Corpus:
+    """The same texts character by character, as they are; what the training text lacks is U+FFFD."""
+    texts = [read_text("wikitext-2", f"{part}.txt", root, verify=verify) for part in ("train", "valid", "test")]
+    codes = [np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32) for text in texts]
+    known = np.unique(np.append(codes[0], ord(UNKNOWN)).astype(np.uint32))
+    unknown = int(np.searchsorted(known, ord(UNKNOWN)))
+    places = [np.minimum(np.searchsorted(known, code), len(known) - 1) for code in codes]
+    tokens = [np.where(known[place] == code, place, unknown) for place, code in zip(places, codes, strict=True)]
+    train, valid, test = map(torch.from_numpy, tokens)
+    return Corpus(train, valid, test, [chr(code) for code in known])
 
 
 def batches(tokens: Tensor, batch_size: int) -> Tensor:

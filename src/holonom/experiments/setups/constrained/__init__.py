@@ -1,0 +1,1 @@
+"""Networks that people train, with constraints around their optimizers."""
