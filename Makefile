@@ -10,7 +10,11 @@ INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto
 
 .PHONY: run test test-browser test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest
-.PHONY: lint bench browser clean
+.PHONY: lint bench browser clean play
+
+# The playground: a page on which a network learns a plane.
+play: $(VENV)/playground-ready
+	$(BIN)/holonom play
 
 run: $(VENV)/ready
 	$(BIN)/holonom reproduce fig1 --scale ci --overwrite
@@ -60,7 +64,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(INSTALL) -e '.[experiments]'
 	touch $@
 
-# bench-ready, browser-ready, dev-ready, integrations-ready: one extra of pyproject.toml each.
+# bench-ready, browser-ready, dev-ready, integrations-ready, playground-ready: one extra of pyproject.toml each.
 $(VENV)/%-ready: $(VENV)/ready
 	$(INSTALL) -e '.[$*]'
 	touch $@

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
+from .._step.buckets import SIZES
 from ..constraints import Circle, Free, Orthogonal, Sphere
 from ..constraints.base import Constraint
 from ..errors import ConstraintError
@@ -26,7 +27,7 @@ def constrained(subject: Subject, constraints: Constraints) -> dict[str, Constra
     if isinstance(constraints, Langevin):
         names = {id(p): name for name, p in subject.owner.named_parameters()}
         found = {
-            names[id(p)]: space
+            names[id(p)]: space.held_at(constraints.state[p].get(SIZES))
             for p, space in constraints._spaces.items()
             if id(p) in names and not isinstance(space, Free)
         }
@@ -37,6 +38,10 @@ def constrained(subject: Subject, constraints: Constraints) -> dict[str, Constra
             for name in subject.parameters
             if fnmatchcase(name, pattern)
         }
+        if without := [name for name, space in found.items() if space.takes_sizes]:
+            raise ValueError(
+                f"{', '.join(without)}: initial radii are kept by an optimizer; give this model's, not constraints"
+            )
     if not found:
         raise ValueError(
             "constraints name no parameter of this model; give this model's optimizer, or {name pattern: constraint}"
@@ -146,13 +151,14 @@ def _by_rotation(space: Orthogonal, start: Tensor, end: Tensor, name: str) -> Ca
     The rotation of a tall weight acts in the span of its two ends only, with the smallest possible rotation of the rest
     of that span.
     """
-    first, last = space.view(start), space.view(end)
+    c = space.radius_of(start)
+    first, last = (space.view(x) if c is None else space.view(x) / c for x in (start, end))
     shape = first.shape[-2:]
     turns = [_turn(a, b, name) for a, b in zip(first.reshape(-1, *shape), last.reshape(-1, *shape), strict=True)]
 
     def at(alpha: Tensor) -> Tensor:
         points = torch.stack([turn(alpha) for turn in turns]).reshape(first.shape)
-        return _as_weight(space, points, start)
+        return _as_weight(space, points if c is None else points * c, start)
 
     return at
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._step.buckets import Bucket, State
-from .._step.integrate import over
+from .._step.integrate import Phase, over
 from ..constraints import Free
 from ..constraints.base import MOMENTA, Constraint
 from ..optimizer import Langevin
@@ -23,7 +23,8 @@ class Reading:
         name: of the parameter, or its number.
         target: τ, the mean over readings.
         kinetic: ⟨p²⟩ per degree of freedom; NaN without momenta.
-        configurational: ⟨(q − ⟨q⟩)·∇U⟩ per parameter; NaN under a constraint or without gradients.
+        configurational: ⟨(q − ⟨q⟩)·∇U⟩ per parameter; on circles as :meth:`holonom.Langevin.temperatures` says, with
+            q₀ the weights of the first reading; NaN on other spaces and without gradients.
         freedom: degrees of freedom.
     """
 
@@ -70,15 +71,21 @@ class Thermometer:
         tau = group["temperature"]
         sums["target"] += float(tau.double().mean()) if isinstance(tau, Tensor) else tau
         sums["kinetic"] += _squared_momenta(p, space, self.optimizer.state)
-        if p.grad is not None and isinstance(space, Free):
-            q, decay = p.double(), group["weight_decay"]
-            force = p.grad.double() * (-1 if group["maximize"] else 1)
-            force = force + over(decay, q) * q
+        if p.grad is None or not space.has_virial:
+            sums["virial"] = torch.nan
+            return
+        q, decay = p.double(), group["weight_decay"]
+        force = p.grad.double() * (-1 if group["maximize"] else 1)
+        force = force + over(decay, q) * q
+        if isinstance(space, Free):
             sums["q"] = sums["q"] + q
             sums["force"] = sums["force"] + force
             sums["virial"] = sums["virial"] + q * force
         else:
-            sums["virial"] = torch.nan
+            reference = sums.setdefault("reference", q.clone())
+            virial, divergence = space.virial(Phase(q, radius=space.radius_of(q)), force, reference)
+            sums["virial"] = sums["virial"] + virial
+            sums["divergence"] = sums.get("divergence", 0.0) + divergence
 
     def table(self) -> list[Reading]:
         """One row per parameter tensor."""
@@ -94,8 +101,11 @@ class Thermometer:
     def _row(self, name: str, p: Tensor, space: Constraint) -> Reading:
         sums, n = self._sums[p], self.readings
         freedom = 0 if space.traits.joint else space.degrees_of_freedom(p.detach())  # which tensor's, is undefined
-        moment = sums["virial"] / n - (sums["q"] / n) * (sums["force"] / n)
-        configurational = float(moment.mean()) if isinstance(moment, Tensor) and n > 1 else torch.nan
+        if "divergence" in sums:
+            configurational = float(sums["virial"] / sums["divergence"])
+        else:
+            moment = sums["virial"] / n - (sums["q"] / n) * (sums["force"] / n)
+            configurational = float(moment.mean()) if isinstance(moment, Tensor) and n > 1 else torch.nan
         kinetic = sums["kinetic"] / n / freedom if freedom else torch.nan
         return Reading(name, sums["target"] / n, kinetic, configurational, freedom)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +35,11 @@ def make_spaces(constraints: Mapping[Any, Constraint] | None, model: nn.Module) 
             continue
         if not isinstance(space, Constraint):
             raise TypeError(f"constraints map selectors to holonom.constraints objects, got {space!r}")
+        if not space.has_dynamics or space.takes_sizes:
+            raise ConstraintError(
+                f"{space!r} cannot be sampled on: the law needs a manifold that does not depend on where chains start; "
+                f"give Sphere, Circle, Orthogonal or LevelSet with numbers"
+            )
         if space.traits.joint:
             raise ConstraintError(f"{space!r} holds several tensors at once, which sample() cannot do yet")
         stacked: dict[int, Constraint] = {}  # by the number of dimensions; parameters that share a space share a group
@@ -62,6 +66,5 @@ def _for_chains(space: Constraint, p: Tensor) -> Constraint:
     space = space.over_replicas(1)
     if isinstance(space, Viewed) and p.ndim > 1 and space.block_view != "batch":
         own = space.block_view if isinstance(space.block_view, View) else space.reading or View()
-        space = copy.copy(space)
-        space._set_view(View(own.batch + 1, own.output, own.blocks).named(p.ndim + 1))
+        return space.read_by(View(own.batch + 1, own.output, own.blocks), p.ndim + 1)
     return space
