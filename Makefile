@@ -9,7 +9,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto
 
-.PHONY: run test test-browser test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest
+.PHONY: run test test-browser test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest test-studies
 .PHONY: lint bench browser clean play
 
 # The playground: a page on which a network learns a plane.
@@ -26,7 +26,7 @@ run: $(VENV)/ready
 test: $(VENV)/dev-ready lint
 	$(PYTEST) --dist worksteal
 
-test-distributed test-docs test-kill test-long: test-%: $(VENV)/dev-ready
+test-distributed test-docs test-kill test-long test-studies: test-%: $(VENV)/dev-ready
 	$(PYTEST) --dist loadfile -m $*
 
 test-browser: $(VENV)/dev-ready $(VENV)/browser-ready browser

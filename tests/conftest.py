@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-TARGETS = {"browser", "distributed", "docs", "integrations", "kill", "long"}  # markers, see pyproject.toml
+TARGETS = {"browser", "distributed", "docs", "integrations", "kill", "long", "studies"}  # markers, see pyproject.toml
 
 # Waiting threads spin: on two cores, two workers with two threads each take ten times as long as with one each.
 THREADS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))

@@ -5,9 +5,13 @@ Studies with data that is not here, or slow to read, run on made-up data; all sh
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +28,7 @@ from holonom.experiments.verdicts import HOLDS
 from ..random_images import image_set
 from .small import bars_as_digits, check_smoke, need_data, small_run
 
+REPRESENTATIVE = {"cor4.2", "fig1", "fig3.4", "fig5.10", "fig6", "lm", "table5.1", "table6.7"}  # one a kind of setup
 EXACT = {"fig1.9", "fig1.11", "fig1.12", "fig1.13", "fig1.14"}  # nothing random: every claim holds at every scale
 
 
@@ -45,7 +50,12 @@ def made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifiers, "mnist", lambda root: bars_as_digits())
 
 
-@pytest.mark.parametrize("id", base.catalogue())
+def cases() -> Iterator[Any]:
+    for id in base.catalogue():
+        yield pytest.param(id, marks=() if id in REPRESENTATIVE | EXACT else pytest.mark.studies)
+
+
+@pytest.mark.parametrize("id", list(cases()))
 def test_smoke(id: str, run_set: Path) -> None:
     try:
         result = check_smoke(id, run_set)
@@ -80,6 +90,14 @@ def test_a_copy_of_the_template_is_a_study(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "fig98.py").write_text(source.read_text(encoding="utf-8").replace('"template"', '"fig99"'), "utf-8")
     with pytest.raises(ValueError, match=r"fig99 is registered in .*studies\.fig99 already"):
         base.catalogue()
+
+
+def test_every_kind_of_setup_has_a_study_in_the_default_tests() -> None:
+    def used(ids: Iterable[str]) -> set[str]:
+        texts = [Path(inspect.getfile(base.find(id).body)).read_text(encoding="utf-8") for id in ids]
+        return {folder for text in texts for folder in re.findall(r"setups(?:\.| import )([a-z_]+)", text)}
+
+    assert used(REPRESENTATIVE | EXACT) == used(base.catalogue())
 
 
 def test_settings_of_all_scales_have_the_same_names() -> None:
