@@ -121,6 +121,29 @@ def _set_precision(settings: list[str]) -> None:
         torch.set_float32_matmul_precision("highest" if settings[0] == "ieee" else settings[0])
 
 
+@contextmanager
+def few_digits() -> Iterator[None]:
+    """Products of float32 matrices on a GPU with TF32's eleven bits, inside :func:`full_precision`.
+
+    Another thread's products may get them, too: code that calls this takes double precision for all that needs digits.
+    """
+    backend = torch.backends.cuda.matmul
+    with _changing_precision:
+        before = getattr(backend, "fp32_precision", None) or torch.get_float32_matmul_precision()
+        _set_gpu_precision("tf32" if hasattr(backend, "fp32_precision") else "high")
+        try:
+            yield
+        finally:
+            _set_gpu_precision(before)
+
+
+def _set_gpu_precision(setting: str) -> None:
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        torch.backends.cuda.matmul.fp32_precision = setting
+    else:
+        torch.set_float32_matmul_precision(setting)
+
+
 # ── the compiler ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._devices import is_host
 from .._random.philox import Layout
 from .._torch import copy_, version
 from ..constraints.base import MOMENTA, Constraint
@@ -23,6 +24,7 @@ MOVED = (*MOMENTA, "last_noise")  # state of a parameter's shape that is viewed 
 SIZES = "radius"  # state of a parameter whose radii or scales are those of its initial weights
 MAX_PARTS = 32  # selections that a bucket remembers
 MAX_STACKED = 65_536  # entries of a matrix; on a CPU a larger one keeps all cores busy, and the copy would not pay
+MAX_PADDED = 1 << 20  # entries of a matrix; on a device smaller ones cost less than the launches of more stacks
 
 
 def state_dtype(p: Tensor) -> torch.dtype:
@@ -53,9 +55,10 @@ class Bucket:
         self._copied = list(range(len(params)))  # whose views' positions are copies
         self._parts: dict[tuple[bool, ...], Bucket] = {}
         self._layouts: dict[tuple[int, bool], Layout] = {}
-        many, on_host = len(params) > 1, self.device.type == "cpu"
+        many, on_host = len(params) > 1, is_host(self.device)
         # On a device entries are joined to one vector: a launch costs as much as a small tensor's arithmetic.
         self._stacked = many and space.traits.stacked and (params[0].numel() < MAX_STACKED or not on_host)
+        self._heights = [space.view(p.detach()).shape[-2] for p in params] if self._stacked else []
         self._flat = many and space.traits.elementwise and not on_host
         self._replica_dims = int(len({p.shape[:1] for p in params}) == 1)
 
@@ -161,7 +164,7 @@ class Bucket:
         False on a device, whose answer would stall the host, and for a space whose steps can fail, which compares
         in :meth:`~holonom.constraints.Constraint.adopt_`.
         """
-        if self.device.type != "cpu" or self.space.traits.can_fail:
+        if not is_host(self.device) or self.space.traits.can_fail:
             return False
         return all(self.space.holds(x, self.precision) for x in phases)
 
@@ -229,14 +232,22 @@ class Bucket:
         return [self._join(views)] if self._joins else views
 
     def _join(self, xs: Sequence[Tensor]) -> Tensor:
-        """Matrices of one shape as a batch, entries as one vector (behind the dimension of replicas)."""
+        """Matrices as a batch, padded with rows of zeros; entries as one vector (behind the dimension of replicas)."""
         if self.space.traits.stacked:
-            return torch.stack(list(xs), -3)
+            heights = [x.shape[-2] for x in xs]
+            if len(set(heights)) == 1:
+                return torch.stack(list(xs), -3)
+            *batch, _, width = xs[0].shape
+            joined = xs[0].new_zeros(*batch, len(xs), max(heights), width)
+            parts = zip(joined.unbind(-3), heights, strict=True)
+            copy_([part[..., :height, :] for part, height in parts], xs)
+            return joined
         return torch.cat([x.reshape(*x.shape[: self._replica_dims], -1) for x in xs], -1)
 
     def _split(self, x: Tensor) -> list[Tensor]:
         if self.space.traits.stacked:
-            return list(x.unbind(-3))
+            parts = zip(x.unbind(-3), self._heights, strict=True)
+            return [part[..., :height, :] for part, height in parts]
         sizes = [p.shape[self._replica_dims :].numel() for p in self.params]
         return [part.reshape(p.shape) for part, p in zip(torch.split(x, sizes, -1), self.params, strict=True)]
 
@@ -262,6 +273,17 @@ def make_buckets(
     members: dict[tuple[Any, ...], list[tuple[Tensor, State, str]]] = {}
     for p, name in zip(group["params"], names, strict=True):
         if p.numel():
-            key = (p.dtype, p.device, space.view(p.detach()).shape if space.traits.stacked else None)
+            key = (p.dtype, p.device, stack_of(space, p) if space.traits.stacked else None)
             members.setdefault(key, []).append((p, state[p], name))
     return [Bucket(space, *map(list, zip(*found, strict=True))) for found in members.values()]  # type: ignore[arg-type]
+
+
+def stack_of(space: Constraint, p: Tensor) -> tuple[int | bool, ...]:
+    """What the parameters of a stack have in common: the shape or, of small matrices on a device, all but the height.
+
+    Square matrices stay among themselves: their momenta are other ones.
+    """
+    shape = space.view(p.detach()).shape
+    if not space.traits.padded or is_host(p) or p.numel() > MAX_PADDED:
+        return shape
+    return (*shape[:-2], shape[-1], shape[-2] == shape[-1])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._devices import is_host
 from .._torch import full_precision, version
 from ..constraints import Free
 from ..constraints.base import Constraint, widened
@@ -77,7 +78,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> 
     Before the ``first`` step the weights decide the state to the last bit: ranks that are given the same weights agree.
     """
     space = bucket.space
-    now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and bucket.device.type != "cpu")
+    now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and not is_host(bucket.device))
     for unit in bucket.units():
         if all(version(p) == versions[id(p)] for p in unit.params):
             continue

@@ -38,6 +38,7 @@ class Traits(NamedTuple):
     elementwise: every entry by itself, at one radius, so that tensors may be joined to one vector.
     rowwise: the arithmetic is element- or row-wise, so that compiling it into one pass over memory pays.
     stacked: tensors of one shape are worked on as one batch.
+    padded: rows of zeros below a block stay zeros and change nothing: blocks of different heights may be stacked.
     geodesic: ``drift_`` is exact, so that drifts add up.
     can_fail: a step may have no projection; it works on copies.
     joint: all tensors of a group are constrained together and move as one vector.
@@ -46,6 +47,7 @@ class Traits(NamedTuple):
     elementwise: bool = False
     rowwise: bool = True
     stacked: bool = False
+    padded: bool = False
     geodesic: bool = True
     can_fail: bool = False
     joint: bool = False

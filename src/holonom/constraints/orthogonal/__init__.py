@@ -8,11 +8,13 @@ import math
 import torch
 from torch import Tensor
 
+from ..._devices import is_host
 from ..._step.integrate import Normals, Phase, Scalar, add_scaled_, over
 from ...errors import ConstraintError
 from ..base import INITIAL, Landing, Traits, measured, norms_of, rounding, widened
 from ..matrices import Matrices
 from ..views import View
+from . import on_device
 from .matmul import (
     gram,
     gram_error,
@@ -80,7 +82,7 @@ class Orthogonal(Matrices):
     """
 
     can_be = "orthogonal"
-    traits = Traits(rowwise=False, stacked=True, geodesic=False, can_fail=True)
+    traits = Traits(rowwise=False, stacked=True, padded=True, geodesic=False, can_fail=True)
 
     def __init__(
         self,
@@ -169,8 +171,8 @@ class Orthogonal(Matrices):
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
         """Move Q to the nearest orthogonal matrix where its columns, or their sum, have the wrong length.
 
-        A device, which is not asked, only has its matrices scaled to the right Frobenius norm there; what is left is
-        removed by :meth:`finish_` in later steps.
+        A device, which is not asked, only has its matrices scaled to the right Frobenius norm there; later steps
+        remove what is left (:mod:`.on_device`).
         """
         q, allowed = unscaled(x.q, x.radius), 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
         # What the papers' iterations, or a tolerance, leave is no edit.
@@ -178,7 +180,7 @@ class Orthogonal(Matrices):
         squares, side = q.square().sum(-2), q.shape[-1]
         whole = q.sum(-1).square().sum(-1, keepdim=True) / side  # of orthogonal columns: their squares, added up
         differs = (torch.cat([squares, whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
-        if q.device.type != "cpu":
+        if not is_host(q):
             x.q.mul_(torch.where(differs, (side / squares.sum(-1)).sqrt()[..., None, None], 1.0))
         elif bool(differs.any()):
             x.q.copy_(torch.where(differs, scaled(nearest(q, "edited weights")[0], x.radius), x.q))
@@ -203,12 +205,15 @@ class Orthogonal(Matrices):
         subtract_product_(step, q, (y + y.mT).mul_(0.5))
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
-        add_scaled_(x.p, unscaled(skew_gram(x.q, force), x.radius) if self._turns(x.q) else force, -h)
+        if self._turns(x.q):
+            skew = skew_gram(x.q, force) if is_host(x.q) else on_device.exact_skew_gram(x.q, force)
+            force = unscaled(skew, x.radius)
+        add_scaled_(x.p, force, -h)
         if self.iterations is not None:
             self.project_step_(x, x.p)
 
     def drift_(self, x: Phase, h: Scalar) -> bool:
-        """Returns whether the step was a short one, which leaves nothing to polish."""
+        """Returns whether nothing is left to polish, as after a short step."""
         if x.radius is not None:
             return on_unit_(x, lambda unit: self.drift_(unit, h))
         q, p = x.q, x.p
@@ -223,6 +228,8 @@ class Orthogonal(Matrices):
             moved = self._iterate(q, start)
             p.add_(divided(moved - start, time))
             q.copy_(moved)
+        elif not is_host(q):
+            short = on_device.rattle_(q, p, time, strips=not self._short_steps)
         elif isinstance(time, Tensor):
             rattle_each_(q, p, time, self._tolerance(q))
         else:
@@ -252,7 +259,7 @@ class Orthogonal(Matrices):
         if not polish or hint or self.iterations is not None:
             return
         error = relative_gram_error(x.q, x.radius)
-        size = longest_column(error) if x.q.device.type == "cpu" else math.inf
+        size = longest_column(error) if is_host(x.q) else math.inf
         change = product_within(x.q, error, size, self._tolerance(x.q))
         if change is not None:
             x.q.sub_(change, alpha=0.5)
@@ -262,7 +269,11 @@ class Orthogonal(Matrices):
         return self.iterations is None and _square(q)
 
     def _move_(self, q: Tensor, z: Tensor, scale: float) -> bool:
-        """Q ← Q + cZ − QΛ. Returns whether the step was a short one."""
+        """Q ← Q + cZ − QΛ. Returns whether nothing is left to polish."""
+        if not is_host(q) and not _square(q):
+            return on_device.move_(q, z if scale == 1.0 else scale * z)
+        if not is_host(q):
+            return on_device.turn_(q, on_device.exact_skew_gram(q, z, scale))
         if not _square(q):
             return move_(q, z, scale, self._tolerance(q))
         # Of a large matrix, a short step takes half a product less than a turn.
@@ -272,6 +283,8 @@ class Orthogonal(Matrices):
 
     def _turn_(self, q: Tensor, skew: Tensor) -> bool:
         """Q ← Q(I + K + D) for a square Q; K is overwritten."""
+        if not is_host(q):
+            return on_device.turn_(q, skew)
         d = deviation(skew, None, True, self._tolerance(q))
         # Not in one call: small products would be rounded at the size of Q after every term.
         q.add_(torch.matmul(q, skew if d is None else skew.add_(d)))

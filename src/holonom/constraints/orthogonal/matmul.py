@@ -7,13 +7,15 @@ import math
 import torch
 from torch import Tensor
 
+from ..._devices import is_host
+
 _BLOCKED, _BLOCKS = 256, 4  # side from which a symmetric product is put together from blocks, and how many a side
 _LONG = 512  # side of a matrix whose transpose is copied before it is subtracted
 
 
 def is_blocked(a: Tensor) -> bool:
     """Whether a symmetric product of so many rows takes less time than another."""
-    return a.ndim == 2 and a.shape[0] >= _BLOCKED and a.device.type == "cpu"
+    return a.ndim == 2 and a.shape[0] >= _BLOCKED and is_host(a)
 
 
 def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
@@ -68,7 +70,7 @@ def skew_gram(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def _less_transpose(y: Tensor) -> Tensor:
-    large = y.ndim == 2 and y.shape[-1] >= _LONG and y.device.type == "cpu"
+    large = y.ndim == 2 and y.shape[-1] >= _LONG and is_host(y)
     return y - (y.mT.contiguous() if large else y.mT)
 
 

@@ -16,16 +16,13 @@ import torch
 from torch import Tensor
 
 from ...errors import ProjectionError
-from .matmul import largest_entry, longest_and_norm, plus_product, product_within
+from .matmul import largest_entry, longest_and_norm, product_within
 
 MAX_ITERATIONS = 300
-DEVICE_ITERATIONS = 12
 
 
 def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: float) -> Tensor | None:
     """D = sym(QᵀQ') − I for K and E, so that Q'ᵀQ' misses I by little more than ``tolerance``; None is 0, as for E."""
-    if skew.device.type != "cpu":  # reading the error would stall the device
-        return _fixed_iterations(skew, excess, square)
     turn, rate = longest_and_norm(skew)
     squared = product_within(skew, skew, turn * turn, tolerance, symmetric=True)
     if squared is None and excess is None:
@@ -55,17 +52,6 @@ def deviation(skew: Tensor, excess: Tensor | None, square: bool, tolerance: floa
         f"stretches them by {size:.2g} (Frobenius norms; it always works when they add up to less than 0.5). "
         f"Lower lr, clip the gradient, or add friction"
     )
-
-
-def _fixed_iterations(skew: Tensor, excess: Tensor | None, square: bool) -> Tensor:
-    start = _start(torch.matmul(skew, skew), excess, skew.dtype)
-    d = start
-    for _ in range(DEVICE_ITERATIONS):
-        if square:
-            d = plus_product(start, d, d, alpha=-0.5)
-        else:
-            d = start.sub(_quadratic(d, skew, square, torch.inf, 0.0), alpha=0.5)
-    return d
 
 
 def _start(squared: Tensor | None, excess: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..._devices import is_host
 from ...errors import ConstraintError
 from .matmul import gram_error
 
@@ -30,7 +31,7 @@ def approach(q: Tensor) -> Tensor:
     On a CPU it ends when E is at rounding; from far away, or without convergence, :func:`nearest` is taken. A device is
     not asked: a fixed number of iterations, from Q scaled so that no singular value is above 3/2, where they converge.
     """
-    on_host = q.device.type == "cpu"
+    on_host = is_host(q)
     start = q
     if not on_host:
         bound = (gram_error(q).abs().sum(-1).amax(-1) + 1).sqrt()[..., None, None]  # of the largest singular value

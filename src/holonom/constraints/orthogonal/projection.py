@@ -103,8 +103,8 @@ def divided(x: Tensor, a: Scalar, otherwise: Tensor | float = 0.0) -> Tensor:
 
 
 def _measure(q: Tensor, z: Tensor, scale: float) -> Step | None:
-    """None for no step at all. A device's columns are not measured, which would stall it."""
-    longest = longest_column(z) if q.device.type == "cpu" else 1.0
+    """None for no step at all."""
+    longest = longest_column(z)
     if longest == 0:
         return None
     if not 1e-15 < longest < 1e15:  # squares would leave the range of the numbers
@@ -125,7 +125,7 @@ def _short(q: Tensor, step: Step, tolerance: float, normal_share: float) -> Shor
     """None where Λ = ½E is not exact."""
     allowed = SHORT_SLACK * tolerance
     promising = step.length * step.length * (normal_share + step.length) <= allowed
-    if q.device.type != "cpu" or not promising:
+    if not promising:
         return None
     moved = torch.add(q, step.z, alpha=step.scale)
     half = _half_stretch(moved)
@@ -147,14 +147,13 @@ def _half_stretch(moved: Tensor) -> Tensor:
 
 def _long_change(q: Tensor, step: Step, tolerance: float) -> Tensor:
     """cZ − QΛ for any step."""
-    on_host = q.device.type == "cpu"
     z, scale, longest = step
     y, skew, symmetric = _split(q, z, scale)
-    if not on_host or not longest_column(symmetric) <= MAX_NORMAL:
+    if not longest_column(symmetric) <= MAX_NORMAL:
         z, scale = scaled_less_product(z, scale, q, symmetric), 1.0
-        longest = longest_column(z) if on_host else 1.0
+        longest = longest_column(z)
         y, skew, symmetric = _split(q, z, scale)
-    size = scale * longest * scale * longest if on_host else torch.inf
+    size = scale * longest * scale * longest
     excess = product_within(z.mT, z, size, tolerance, symmetric=True)
     if excess is not None:
         within = product_within(y.mT, y, size, tolerance, symmetric=True)
