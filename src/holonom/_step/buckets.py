@@ -32,6 +32,9 @@ def state_dtype(p: Tensor) -> torch.dtype:
     return p.dtype if p.dtype.itemsize >= 4 else torch.float32
 
 
+MAX_STACK = 1 << 24  # entries of a stack on a device: products fill it, and work on copies of one stack at a time
+
+
 class Bucket:
     """Parameters of one space, dtype and device (and of one shape, where the space stacks them)."""
 
@@ -275,7 +278,25 @@ def make_buckets(
         if p.numel():
             key = (p.dtype, p.device, stack_of(space, p) if space.traits.stacked else None)
             members.setdefault(key, []).append((p, state[p], name))
-    return [Bucket(space, *map(list, zip(*found, strict=True))) for found in members.values()]  # type: ignore[arg-type]
+    parts = [part for found in members.values() for part in (stacks(found) if space.traits.stacked else [found])]
+    return [Bucket(space, *map(list, zip(*part, strict=True))) for part in parts]  # type: ignore[arg-type]
+
+
+Member = tuple[Tensor, State, str]
+
+
+def stacks(members: list[Member]) -> list[list[Member]]:
+    """Parameters in stacks of limited size; on a CPU they are one, because large ones are not stacked there."""
+    found: list[list[Member]] = []
+    entries = 0
+    for member in members:
+        p = member[0]
+        entries += p.numel()
+        if not found or (entries > MAX_STACK and not is_host(p)):
+            found.append([])
+            entries = p.numel()
+        found[-1].append(member)
+    return found
 
 
 def stack_of(space: Constraint, p: Tensor) -> tuple[int | bool, ...]:
