@@ -19,6 +19,7 @@ from ..._step.integrate import Eager, Scalar
 from ..._step.letters import Ready
 from ...constraints import Circle, Free, Sphere, View
 from ...constraints.base import Constraint, inset
+from .blocks import add_terms, run_letters, sum_products
 from .entries import LETTER, find_non_finite, step_entries
 from .launches import Launches, end
 from .rows import ROWS, step_rows
@@ -49,7 +50,6 @@ def _fits(bucket: Bucket, replicas: int) -> bool:
             and all(p.dtype in TYPES for p in bucket.params)
             and all(x.dtype == torch.float32 for x in states)
             and all(map(partial(_is_readable, bucket.space, replicas), bucket.params, bucket.states))
-            and radius is not None  # each parameter's own: the reference reads it from the state
             and all(p.shape[:1] == (replicas,) for p in bucket.params if replicas > 1)
         )
     return bool(bucket.kept[key])
@@ -70,7 +70,7 @@ def _is_readable(space: Constraint, replicas: int, p: Tensor, state: State) -> b
         own_rows = space.is_view(p) and rows.is_contiguous()
     slack = [state[slot] for slot in space.slots if slot in state]
     contiguous = all(x.is_contiguous() for x in (*moved, *slack))
-    return own_rows and contiguous and lanes_for(rows.shape[-1]) is not None
+    return own_rows and contiguous and (channels == 1 or lanes_for(rows.shape[-1]) is not None)
 
 
 def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
@@ -156,16 +156,18 @@ class Triton(Eager):
             "GRADIENT": TYPES[table.gradient_dtype],
         }
         if isinstance(space, Sphere):
-            radii = table.radii(space)
             limit = 1 - inset(space.margin, bucket.precision)
+            radius_stride = int(table.radii[0].numel() > 1 or space.takes_sizes)
             for chunks in table.rows:
                 sums = self._sums(chunks.size, energy, table)
                 yield partial(
                     step_rows[(chunks.size,)],
-                    chunks.table, *places, sums, radii, self.sign, rounding, limit, int(radii.numel() > 1),
+                    chunks.table, *places, sums, self.sign, rounding, limit, radius_stride,
                     *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes, ROW_COUNT=ROWS,
                     num_warps=WARPS[chunks.lanes], **options,
                 )  # fmt: skip
+            if table.blocks is not None:
+                yield from self._calls_on_blocks(table, space, places, (rounding, limit, radius_stride), options)
         else:
             circle = isinstance(space, Circle)
             radius = float(space.radius) if circle else 1.0  # type: ignore[attr-defined]
@@ -177,6 +179,37 @@ class Triton(Eager):
                 torch.finfo(bucket.precision).tiny, *strides, CIRCLE=circle, FINISH=polish is not None,
                 num_warps=8 if normals else 4, **options,
             )  # fmt: skip
+
+    def _calls_on_blocks(
+        self,
+        table: Table,
+        space: Sphere,
+        places: Sequence[Tensor],
+        numbers_of_space: tuple[float, float, int],
+        options: dict[str, Any],
+    ) -> Iterator[Callable[[], Any]]:
+        """The launches of a stage on rows that are too long for one program instance."""
+        assert table.blocks is not None
+        tensors, gradients, numbers, draws, owed, seeds, clock, skip = places
+        chunks, blocks, products, terms = table.blocks
+        energies = self._sums(len(blocks), options["ENERGY"], table)
+        strides = numbers.shape[1], int(self.replicas > 1)
+        of_letters = ("LETTERS", "NORMALS", "LENGTH", "MOMENTUM", "DECAY", "SKIP", "ENERGY", "TAKE_UP")
+        of_chunks = {name: options[name] for name in ("MOMENTUM", "FORCE", "WEIGHT", "GRADIENT")}
+        of_chunks["DRAWS"] = max(options["NORMALS"] >> 4 * i & 15 for i in range(options["LENGTH"] or 1))
+        yield partial(
+            sum_products[(len(chunks),)], chunks, tensors, gradients, draws, seeds, clock, products, strides[1],
+            num_warps=8, **of_chunks,
+        )  # fmt: skip
+        yield partial(
+            run_letters[(len(blocks),)], blocks, tensors, numbers, draws, owed, seeds, clock, skip, products, terms,
+            energies, self.sign, *numbers_of_space, *strides, SLACK=space.has_slack, num_warps=4,
+            **{name: options[name] for name in of_letters},
+        )  # fmt: skip
+        yield partial(
+            add_terms[(len(chunks),)], chunks, tensors, gradients, draws, seeds, clock, skip, terms, strides[1],
+            SKIP=options["SKIP"], num_warps=8, **of_chunks,
+        )  # fmt: skip
 
     def _sums(self, count: int, energy: bool, table: Table) -> Tensor:
         """What program instances write their sums of p² to; any tensor where they write none."""

@@ -63,7 +63,7 @@ def step_entries(
     tensor = tl.load(chunks + 3 * chunk)
     replica = tl.load(chunks + 3 * chunk + 1)
     start = tl.load(chunks + 3 * chunk + 2)
-    entry = tensors + 8 * tensor
+    entry = tensors + 9 * tensor
     count = tl.load(entry + 4)
     q_at = tl.load(entry).to(tl.pointer_type(WEIGHT)) + replica * count
     p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
@@ -174,7 +174,7 @@ def find_non_finite(chunks, tensors, gradients, flag, GRADIENT: tl.constexpr):
     """Set the flag if an entry of a gradient is NaN or infinite."""
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
-    count = tl.load(tensors + 8 * tensor + 4)
+    count = tl.load(tensors + 9 * tensor + 4)
     at = tl.load(chunks + 3 * chunk + 2) + tl.arange(0, 1024)
     g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + tl.load(chunks + 3 * chunk + 1) * count
     g = tl.load(g_at + at, at < count, 0.0).to(tl.float32)

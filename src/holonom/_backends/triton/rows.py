@@ -49,7 +49,6 @@ def step_rows(
     clock,
     skip,
     partial,
-    radii,
     sign,
     rounding,
     limit,
@@ -80,7 +79,7 @@ def step_rows(
     tensor = tl.load(chunks + 3 * chunk)
     replica = tl.load(chunks + 3 * chunk + 1)
     row = tl.load(chunks + 3 * chunk + 2)
-    entry = tensors + 8 * tensor
+    entry = tensors + 9 * tensor
     count = tl.load(entry + 4)
     stream = 2 * tl.load(entry + 5)
     length = tl.load(entry + 6)
@@ -91,6 +90,7 @@ def step_rows(
     p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
     s_at = tl.load(entry + 2).to(tl.pointer_type(tl.float32)) + replica * rows
     t_at = tl.load(entry + 3).to(tl.pointer_type(tl.float32)) + replica * rows
+    r_at = tl.load(entry + 8).to(tl.pointer_type(tl.float32))
     g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + replica * count
     column = tl.where(numbers_stride > 1, replica, 0)
     seed = tl.load(seeds + replica * seeds_stride)
@@ -115,7 +115,7 @@ def step_rows(
         if PERMUTED:
             w0, w1 = place_of(w0, length, channels), place_of(w1, length, channels)
             w2, w3 = place_of(w2, length, channels), place_of(w3, length, channels)
-        r = tl.load(radii + (replica * rows + row) * radius_stride)
+        r = tl.load(r_at + (replica * rows + row) * radius_stride)
         q0 = tl.load(q_at + w0, m0, 0.0).to(tl.float32)
         q1 = tl.load(q_at + w1, m1, 0.0).to(tl.float32)
         q2 = tl.load(q_at + w2, m2, 0.0).to(tl.float32)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ..._random.philox import as_seed
-from ..._step.buckets import MOVED, Bucket
+from ..._step.buckets import MOVED, SIZES, Bucket
 from ..._step.integrate import Scalar
 from ..._step.letters import PartlyOwed, Ready
 from ...constraints import Sphere
+from . import blocks
 from .entries import CHUNK
 from .rows import LANES, ROWS
 
@@ -28,13 +29,28 @@ class Chunks(NamedTuple):
     lanes: int = 0  # of a kernel for rows
 
 
+class Blocks(NamedTuple):
+    """What the program instances of launches on blocks that are longer than a row's kernel takes work on.
+
+    chunks: (tensor, replica, row, start, block); blocks: (tensor, replica, row, first chunk, chunks). Blocks of a
+    replica stand together. ``products`` and ``terms`` are what one launch leaves to the next.
+    """
+
+    chunks: Tensor
+    blocks: Tensor
+    products: Tensor
+    terms: Tensor
+
+
 class Table:
     """Of one bucket, cut into chunks of one replica of one tensor.
 
     tensors: for every tensor the addresses of position, momentum, slack variable and its momentum, the entries of one
-        replica, the number of its noise stream, the entries of a row; the channels where memory has them last, else 1.
+        replica, the number of its noise stream, the entries of a row; the channels where memory has them last, else 1;
+        the address of its radii.
     entries: chunks of entries. All chunks of a replica stand together.
     rows: chunks of rows, one launch for every class of lengths; none where the space acts entry by entry.
+    blocks: of rows that are longer; None where there are none.
     gradients: for every tensor the address of its gradient, which may change from step to step.
     """
 
@@ -49,21 +65,26 @@ class Table:
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
+        self.no_radius = torch.zeros((), device=self.device)
+        self.radii = self._radii(bucket)
         rows = [
-            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, c]
-            for p, m, pair, count, stream, length, c in zip(
-                bucket.params, momenta, slots, counts, bucket.streams, lengths, channels, strict=True
+            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, c, r.data_ptr()]
+            for p, m, pair, count, stream, length, c, r in zip(
+                bucket.params, momenta, slots, counts, bucket.streams, lengths, channels, self.radii, strict=True
             )
         ]
         self.tensors = upload(rows, torch.int64, self.device)
         self.entries = self._cut(range(len(counts)), counts, CHUNK)
         self.rows: list[Chunks] = []
+        self.blocks: Blocks | None = None
         if isinstance(bucket.space, Sphere):
             classes = [lanes_for(length) for length in lengths]
             for lanes in sorted({lane for lane in classes if lane is not None}):
                 own = [i for i, lane in enumerate(classes) if lane == lanes]
                 cut = self._cut(own, [counts[i] // lengths[i] for i in own], ROWS)
                 self.rows.append(cut._replace(lanes=lanes))
+            long = [i for i, lane in enumerate(classes) if lane is None]
+            self.blocks = self._cut_blocks([(i, counts[i] // lengths[i], lengths[i]) for i in long]) if long else None
         self.flag = torch.zeros((), dtype=torch.bool, device=self.device)  # of the finite check
         self.gradients = self._buffer = torch.zeros(len(counts), dtype=torch.int64, device=self.device)
         self.gradient_dtype = torch.float32
@@ -75,7 +96,6 @@ class Table:
         self._numbers: dict[Any, tuple[list[Any], Tensor, Tensor]] = {}
         self._nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         self._seeds: dict[int, Tensor] = {}
-        self._radii: Tensor | None = None
 
     def _cut(self, tensors: Iterable[int], sizes: Sequence[int], step: int) -> Chunks:
         starts = [np.arange(0, size, step) for size in sizes]
@@ -85,6 +105,22 @@ class Table:
         chunks[:, :, 0], chunks[:, :, 2] = of_one[:, 0], of_one[:, 1]
         chunks[:, :, 1] = np.arange(self.replicas)[:, None]
         return Chunks(torch.from_numpy(chunks).to(self.device), self.replicas * len(of_one))
+
+    def _cut_blocks(self, long: Sequence[tuple[int, int, int]]) -> Blocks:
+        """``long``: number, rows and length of every tensor with rows of that kind."""
+        of_one = [(tensor, row, length) for tensor, rows, length in long for row in range(rows)]
+        chunks, cut = list[Any](), list[Any]()
+        for replica in range(self.replicas):
+            for tensor, row, length in of_one:
+                starts = range(row * length // 128 * 128, (row + 1) * length, blocks.CHUNK)
+                cut.append((tensor, replica, row, len(chunks), len(starts)))
+                chunks += [(tensor, replica, row, start, len(cut) - 1) for start in starts]
+        return Blocks(
+            upload(chunks, torch.int64, self.device),
+            upload(cut, torch.int64, self.device),
+            torch.zeros(len(chunks), blocks.SUMS, device=self.device),
+            torch.zeros(len(cut), 2 * blocks.TERMS, device=self.device),
+        )
 
     def read(self, gradients: Sequence[Tensor]) -> None:
         """Look up where the gradients of a step are. Those that kernels cannot read are copied until the step ends.
@@ -163,12 +199,15 @@ class Table:
             self._seeds = {seed: as_seed(seed, self.device)}
         return self._seeds[seed]
 
-    def radii(self, space: Sphere) -> Tensor:
-        """One radius, or one a row."""
-        if self._radii is None:
-            radius = space.radius if isinstance(space.radius, Tensor) else torch.tensor([space.radius])
-            self._radii = radius.to(self.device, torch.float32).contiguous()
-        return self._radii
+    def _radii(self, bucket: Bucket) -> list[Tensor]:
+        """For every tensor its radii, one or one a row. Kernels read them, so they live as long as the table."""
+        space = bucket.space
+        if not isinstance(space, Sphere):
+            return [self.no_radius] * len(bucket.params)
+        if space.takes_sizes:
+            return [state[SIZES].contiguous() for state in bucket.states]
+        radius = space.radius if isinstance(space.radius, Tensor) else torch.tensor([space.radius])
+        return [radius.to(self.device, torch.float32).contiguous()] * len(bucket.params)
 
 
 def table_of(bucket: Bucket, replicas: int) -> Table:
