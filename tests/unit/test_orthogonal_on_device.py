@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from holonom import Langevin, _devices
 from holonom._torch import few_digits, full_precision
 from holonom.constraints import Orthogonal
-from holonom.constraints.orthogonal import on_device
+from holonom.constraints.orthogonal import on_device, polar
 
 SHAPES = [(30, 12), (12, 30), (16, 16), (3, 20, 8)]
 STEPS = [("L", 1e-3), ("L", 3e-2), ("OBA", 1e-2), ("BAOAB", 0.1)]
@@ -202,3 +202,14 @@ def test_the_users_precision_comes_back():
             assert present() in ("tf32", "high")
         assert present() == inside
     assert present() == before
+
+
+@pytest.mark.parametrize("shape", [(30, 12), (16, 16), (3, 20, 8)])
+@pytest.mark.parametrize("size", [1e-3, 0.3, 3.0])
+def test_the_nearest_matrix_is_the_polar_factor(device, shape, size):
+    moved = orthogonal(*shape) + size * torch.randn(shape, generator=torch.Generator().manual_seed(2)).double() / 8
+    expected, _ = polar.nearest(moved, "w")
+    for dtype, tolerance in ((torch.float32, 2e-6), (torch.float64, 1e-9)):
+        found = polar.approach(moved.to(dtype))
+        assert error_of(found) < tolerance
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)

@@ -78,7 +78,7 @@ def rattle_(q: Tensor, p: Tensor, h: float | Tensor, strips: bool) -> bool:
 
 def turn_(q: Tensor, skew: Tensor) -> bool:
     """Q ← Q(I + K + D − ½δ) for a square Q, D = √(I + K²) − I. Returns whether nothing is left to polish."""
-    with _digits(q):
+    with digits_for(q):
         start = torch.matmul(skew, skew).mul_(0.5)
         d = start
         for _ in range(_iterations(q)):
@@ -113,7 +113,7 @@ def _corrected(q: Tensor, z: Tensor, with_removed: bool = False) -> tuple[Tensor
     wide = q.to(exact_dtype(q.device, q.dtype))
     moved, removed = wide + z, None
     error = gram_error(moved).to(q.dtype)
-    with _digits(q):
+    with digits_for(q):
         multiplier, normal = _multiplier(gram(q, z), error)
         if with_removed:
             delta = error.sub(normal, alpha=2).sub_(gram(z, z))
@@ -139,6 +139,6 @@ def _iterations(q: Tensor) -> int:
     return CORRECTED_ITERATIONS if corrects(q) else ITERATIONS
 
 
-def _digits(q: Tensor) -> AbstractContextManager[None]:
+def digits_for(q: Tensor) -> AbstractContextManager[None]:
     """Few digits where the next step removes what they leave."""
     return few_digits() if corrects(q) and q.shape[-1] >= FEW_DIGITS else nullcontext()
