@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from holonom import Langevin
+from holonom._constrain.spheres import Workspace, hold_
 from holonom._step import run
 from holonom.constraints import Circle, Sphere, View
 
@@ -150,13 +151,41 @@ def run_blocks(device, fuse, name, last):
     return params, [opt.state[p] for p in params], used
 
 
+HOLDS = list(itertools.product(("plain", "tangent", "angular"), (False, True), (0.0, 0.01), (False, True)))
+
+
+def run_hold(device, kernels, update, bounded, dropped, many):
+    """Blocks of several lengths after a step of another optimizer; one of them has not moved, one is where it belongs."""
+    if bounded and update == "angular":
+        bounded = False
+    generator = torch.Generator().manual_seed(6)
+    shapes = ((5, 40), (3, 700), (2, 9000), (1, 130))
+    old = [torch.randn(shape, generator=generator) for shape in shapes]
+    old = [x / x.norm(dim=-1, keepdim=True) * (1 if bounded else 2) for x in old]
+    new = [x + 0.05 * torch.randn(x.shape, generator=generator) / x.shape[-1] ** 0.5 for x in old]
+    new[0][1] = old[0][1]
+    blocks = sum(len(x) for x in new)
+    radius = torch.linspace(0.9, 2.1, blocks).to(device) if many else 1.0 if bounded else 2.0
+    old, new = [x.to(device) for x in old], [x.to(device) for x in new]
+    work = Workspace(new)
+    chosen = run.KERNEL_DEVICES.copy()
+    run.KERNEL_DEVICES.intersection_update(chosen if kernels else ())
+    try:
+        for _ in range(2):
+            hold_(update, bounded, new, old, radius, 0.03, dropped, work)
+    finally:
+        run.KERNEL_DEVICES.update(chosen)
+    assert (work.table is not None) == kernels
+    return new, []
+
+
 def differences(ours, theirs):
     """The largest difference of positions, and of everything else that state holds."""
     q = max(
         float((x.detach().double() - y.detach().double()).abs().max()) for x, y in zip(ours[0], theirs[0], strict=True)
     )
     pairs = [(x[k], y[k]) for x, y in zip(ours[1], theirs[1], strict=True) for k in y]
-    return q, max(float((x.double() - y.double()).abs().max()) for x, y in pairs)
+    return q, max((float((x.double() - y.double()).abs().max()) for x, y in pairs), default=0.0)
 
 
 def limits(dtype):
@@ -194,5 +223,9 @@ if __name__ == "__main__":
         found = differences(ours, run_blocks("cpu", False, name, last))
         if used != BLOCKS[name][1 + last] or not all(x <= limit for x, limit in zip(found, (1e-5, 1e-4), strict=True)):
             failed.append((name, last, used, found))
+    for case in HOLDS:
+        found, _ = differences(run_hold("cpu", True, *case), run_hold("cpu", False, *case))
+        if not found <= 1e-6:
+            failed.append(("hold", *case, found))
     print(*failed, sep="\n")
     sys.exit(bool(failed))

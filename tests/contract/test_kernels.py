@@ -14,7 +14,18 @@ from holonom import Langevin
 from holonom._step import run
 from holonom.constraints import Circle, Sphere
 
-from .kernel_cases import BLOCKS, differences, limits, run_blocks, run_changes, run_permuted, run_steps, table
+from .kernel_cases import (
+    BLOCKS,
+    HOLDS,
+    differences,
+    limits,
+    run_blocks,
+    run_changes,
+    run_hold,
+    run_permuted,
+    run_steps,
+    table,
+)
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -61,6 +72,13 @@ def test_kernels_take_blocks_that_are_rows_in_memory(name, last):
     assert used == BLOCKS[name][1 + last]
     found = differences(ours, run_blocks("cuda", False, name, last))
     assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
+
+
+@needs_cuda
+@pytest.mark.parametrize("case", HOLDS, ids=str)
+def test_kernels_hold_blocks_after_another_optimizers_step(case):
+    found, _ = differences(run_hold("cuda", True, *case), run_hold("cuda", False, *case))
+    assert found <= 1e-6
 
 
 @needs_triton

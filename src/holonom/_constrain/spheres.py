@@ -2,17 +2,21 @@
 
 :func:`hold_` is all arithmetic of a step. It takes lists of tensors whose last dimension is a block, reads and writes
 each in place, and keeps what is one number a block of all of them in one vector. Nothing is read back from the device.
+On a GPU kernels do the same in three launches (:mod:`holonom._backends.triton.hold`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._step.integrate import Scalar
+from .._step.run import KERNEL_DEVICES
+from .._torch import has_triton
 
 LONG = 4096  # entries of a block whose squares are summed in two stages: on a CPU one sum loses digits
 MAX_RATIO = 1e15  # of a weight to its move: beyond it the angle of a step is 0
@@ -42,6 +46,7 @@ class Workspace:
 
     def __init__(self, blocks: Sequence[Tensor]) -> None:
         self.before, self.after, self.moved, self.weight = (PerBlock(blocks) for _ in range(4))
+        self.table: Any = None  # of the GPU's kernels
 
 
 def norm_of(x: Tensor, out: Tensor) -> None:
@@ -89,6 +94,14 @@ def hold_(
     """
     drops = isinstance(dropped, Tensor) or dropped != 0
     eps = torch.finfo(new[0].dtype).eps
+    if new[0].device.type in KERNEL_DEVICES and has_triton():
+        from .._backends.triton import hold
+
+        if hold.fits(new, old, (lr, dropped)):
+            work.table = work.table or hold.Table(new)
+            limits = (ON_SPHERE * eps, AT_BOUND * eps, MAX_RATIO)
+            hold.hold_(update, bounded, new, old, radius, lr, dropped, work.table, limits)  # type: ignore[arg-type]
+            return
     if update == "plain" and not drops:
         norm = work.after.measure(new)
         off = norm > radius * (1 + ON_SPHERE * eps) if bounded else (norm - radius).abs() > ON_SPHERE * eps * radius

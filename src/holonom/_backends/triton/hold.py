@@ -1,0 +1,189 @@
+"""The kernels of spheres after another optimizer's step: what :func:`holonom._constrain.spheres.hold_` says.
+
+A new block is a multiple of the old one plus a multiple of what the optimizer made of it. One launch sums the products
+of the old block and its move, chunk by chunk; one makes the two factors of every block; one writes the blocks. All
+tensors go in one launch, and nothing depends on the order in which instances run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from .tables import upload
+
+SMALLEST, LARGEST = 256, 4096  # entries of a chunk
+UPDATES = {"plain": 0, "tangent": 1, "angular": 2}
+
+
+@triton.jit
+def sum_moves(chunks, tensors, sums, SIZE: tl.constexpr, PLAIN: tl.constexpr):
+    """w·w, w·Δ and Δ·Δ of a chunk, where Δ = w' − w; w'·w' where the old block is not needed."""
+    chunk = tl.program_id(0).to(tl.int64)
+    tensor = tl.load(chunks + 4 * chunk)
+    at = tl.load(chunks + 4 * chunk + 1) + tl.arange(0, SIZE)
+    mask = at < tl.load(chunks + 4 * chunk + 2)
+    new_at = tl.load(tensors + 2 * tensor).to(tl.pointer_type(tl.float32))
+    new = tl.load(new_at + at, mask, 0.0)
+    if PLAIN:
+        tl.store(sums + 4 * chunk, tl.sum(new * new))
+    else:
+        old_at = tl.load(tensors + 2 * tensor + 1).to(tl.pointer_type(tl.float32))
+        old = tl.load(old_at + at, mask, 0.0)
+        move = new - old
+        tl.store(sums + 4 * chunk, tl.sum(old * old))
+        tl.store(sums + 4 * chunk + 1, tl.sum(old * move))
+        tl.store(sums + 4 * chunk + 2, tl.sum(move * move))
+
+
+@triton.jit
+def make_factors(
+    blocks, sums, factors, radii, radius_stride, lr, dropped, on_sphere, at_bound, largest,
+    UPDATE: tl.constexpr, BOUNDED: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    """The factors of the old block and of the optimizer's, in double precision."""
+    block = tl.program_id(0).to(tl.int64)
+    start = tl.load(blocks + 2 * block)
+    chunks = tl.load(blocks + 2 * block + 1)
+    lanes = tl.arange(0, 128)
+    zeros = tl.zeros((128,), tl.float64)
+    oo, om, mm = zeros, zeros, zeros
+    for begin in range(0, chunks, 128):
+        at = sums + 4 * (start + begin + lanes)
+        mask = begin + lanes < chunks
+        oo += tl.load(at, mask, 0.0).to(tl.float64)
+        if UPDATE != 0 or DROPS:
+            om += tl.load(at + 1, mask, 0.0).to(tl.float64)
+            mm += tl.load(at + 2, mask, 0.0).to(tl.float64)
+    old2, along, move2 = tl.sum(oo), tl.sum(om), tl.sum(mm)
+    r = tl.load(radii + block * radius_stride).to(tl.float64)
+    of_old = 0.0 * r
+    of_new = of_old + 1.0
+    if UPDATE == 0 and not DROPS:
+        norm = tl.sqrt(old2)  # the optimizer's
+        off = norm > r * (1 + on_sphere) if BOUNDED else tl.abs(norm - r) > on_sphere * r
+        off = off & (norm > 0)
+        of_new = tl.where(off, r / tl.where(off, norm, 1.0), 1.0)
+    else:
+        still = move2 == 0
+        if UPDATE == 1:
+            part = tl.where(old2 > 0, along / tl.where(old2 > 0, old2, 1.0), 0.0)
+            if BOUNDED:
+                part = tl.where((tl.sqrt(old2) >= r * (1 - at_bound)) & (part > 0), part, 0.0)
+            of_old = -part
+        elif UPDATE == 2:
+            if DROPS:  # Δ + lr·λ·w takes the place of Δ
+                move2 = move2 + 2 * dropped * along + dropped * dropped * old2
+            of_old = tl.minimum(tl.sqrt(move2) / (lr * r), largest) - (1 - dropped)
+        else:
+            of_old += dropped
+        # n = of_old·w + w' = (of_old + 1)·w + Δ
+        norm2 = (of_old + 1) * (of_old + 1) * old2 + 2 * (of_old + 1) * along + tl.sum(mm)
+        norm = tl.sqrt(tl.maximum(norm2, 0.0))
+        outside = norm > r if BOUNDED else norm > 0
+        scale = tl.where(outside, r / tl.where(outside, norm, 1.0), 1.0)
+        of_old = tl.where(still, 0.0, scale * of_old)
+        of_new = tl.where(still, 1.0, scale)
+    tl.store(factors + 2 * block, of_old.to(tl.float32))
+    tl.store(factors + 2 * block + 1, of_new.to(tl.float32))
+
+
+@triton.jit
+def write_blocks(chunks, tensors, factors, SIZE: tl.constexpr, PLAIN: tl.constexpr):
+    chunk = tl.program_id(0).to(tl.int64)
+    tensor = tl.load(chunks + 4 * chunk)
+    at = tl.load(chunks + 4 * chunk + 1) + tl.arange(0, SIZE)
+    block = tl.load(chunks + 4 * chunk + 3)
+    of_old = tl.load(factors + 2 * block)
+    of_new = tl.load(factors + 2 * block + 1)
+    end = tl.load(chunks + 4 * chunk + 2)
+    end = tl.where(of_old != 0, end, tl.where(of_new != 1, end, 0))  # a block that stays is not written
+    mask = at < end
+    new_at = tl.load(tensors + 2 * tensor).to(tl.pointer_type(tl.float32))
+    moved = of_new * tl.load(new_at + at, mask, 0.0)
+    if not PLAIN:
+        old_at = tl.load(tensors + 2 * tensor + 1).to(tl.pointer_type(tl.float32))
+        moved += of_old * tl.load(old_at + at, mask, 0.0)
+    tl.store(new_at + at, moved, mask)
+
+
+def fits(new: Sequence[Tensor], old: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
+    """Whether there are kernels for these blocks, and for numbers that the host has."""
+    plain = all(x.dtype == torch.float32 and x.is_contiguous() for x in (*new, *old))
+    return plain and not any(isinstance(x, Tensor) for x in numbers)
+
+
+class Table:
+    """Where blocks lie. ``chunks``: tensor, first entry, end of the block, block; ``blocks``: first chunk, chunks."""
+
+    def __init__(self, new: Sequence[Tensor]) -> None:
+        device = new[0].device
+        longest = max(x.shape[-1] for x in new)
+        self.size = min(max(triton.next_power_of_2(longest), SMALLEST), LARGEST)
+        per_block = [-(-x.shape[-1] // self.size) for x in new]
+        counts = torch.tensor([x.numel() // x.shape[-1] for x in new])
+        chunks = torch.repeat_interleave(torch.tensor(per_block), counts)  # of every block
+        first = torch.cumsum(chunks, 0) - chunks
+        tensor = torch.repeat_interleave(torch.arange(len(new)), counts)
+        length = torch.tensor([x.shape[-1] for x in new])[tensor]
+        before = torch.cumsum(counts, 0) - counts  # blocks of the tensors before
+        start = (torch.arange(len(tensor)) - before[tensor]) * length
+        block = torch.repeat_interleave(torch.arange(len(tensor)), chunks)
+        within = (torch.arange(len(block)) - first[block]) * self.size
+        rows = torch.stack([tensor[block], start[block] + within, (start + length)[block], block], 1)
+        self.chunks = rows.to(device)
+        self.blocks = torch.stack([first, chunks], 1).to(device)
+        self.sums = torch.zeros(len(rows), 4, device=device)
+        self.factors = torch.zeros(len(chunks), 2, device=device)
+        self._addresses: list[tuple[int, int]] = []
+        self._tensors = self.chunks
+        self._radius: Any = None
+        self._radii = self.factors
+
+    def tensors(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> Tensor:
+        """The addresses of new and old tensors."""
+        before = [x.data_ptr() for x in old] or [0] * len(new)
+        addresses = list(zip(map(Tensor.data_ptr, new), before, strict=True))
+        if addresses != self._addresses:
+            self._addresses, self._tensors = addresses, upload(addresses, torch.int64, new[0].device)
+        return self._tensors
+
+    def radii(self, radius: float | Tensor) -> Tensor:
+        """One radius, or one a block; made again when it is another object."""
+        if radius is not self._radius:
+            made = radius if isinstance(radius, Tensor) else torch.tensor([radius])
+            self._radius, self._radii = radius, made.to(self.sums.device, torch.float32).contiguous()
+        return self._radii
+
+
+def hold_(
+    update: str,
+    bounded: bool,
+    new: Sequence[Tensor],
+    old: Sequence[Tensor],
+    radius: float | Tensor,
+    lr: float,
+    dropped: float,
+    table: Table,
+    limits: tuple[float, float, float],
+) -> None:
+    """``limits``: within what a block is on its sphere, or its bound is active, and the largest factor of an angle."""
+    drops = dropped != 0
+    plain = update == "plain" and not drops
+    tensors, radii = table.tensors(new, old), table.radii(radius)
+    with torch.cuda.device_of(table.sums):  # type: ignore[no-untyped-call]
+        chunks, blocks = (len(table.chunks),), (len(table.blocks),)
+        options = {"SIZE": table.size, "PLAIN": plain, "num_warps": 4 if table.size < LARGEST else 8}
+        sum_moves[chunks](table.chunks, tensors, table.sums, **options)
+        make_factors[blocks](
+            table.blocks, table.sums, table.factors, radii, int(radii.numel() > 1), float(lr), float(dropped), *limits,
+            UPDATE=UPDATES[update], BOUNDED=bounded, DROPS=drops, num_warps=4,
+        )  # fmt: skip
+        write_blocks[chunks](table.chunks, tensors, table.factors, **options)
+    increment_version(new)
