@@ -155,7 +155,7 @@ HOLDS = list(itertools.product(("plain", "tangent", "angular"), (False, True), (
 
 
 def run_hold(device, kernels, update, bounded, dropped, many):
-    """Blocks of several lengths after a step of another optimizer; one of them has not moved, one is where it belongs."""
+    """Blocks of several lengths after a step of another optimizer; one of them has not moved."""
     if bounded and update == "angular":
         bounded = False
     generator = torch.Generator().manual_seed(6)
