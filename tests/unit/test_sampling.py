@@ -19,6 +19,9 @@ from holonom.sampling.chains import OneByOne
 from holonom.sampling.store import Folder
 from holonom.sampling.target import Target
 
+# Runs of a few steps have not mixed, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore:the chains have not mixed:UserWarning")
+
 
 def normals(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -118,7 +121,7 @@ def test_arviz_gets_the_draws_or_the_extra_is_named():
 
 def test_chains_start_from_the_prior():
     posterior = sampling.sample(
-        nn.Linear(2, 50), nn.MSELoss(), (X, normals(12, 50)), prior={"weight": (3.0, 0.1), "bias": 2.0}, steps=1,
+        nn.Linear(2, 50), nn.MSELoss(), (X, normals(12, 50)), num_data=12, prior={"weight": (3.0, 0.1), "bias": 2.0}, steps=1,
         burn_in=0, lr=1e-6, chains=2, seed=0, progress=False,
     )  # fmt: skip
     weight, bias = posterior.draws["weight"], posterior.draws["bias"]
@@ -433,6 +436,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.filterwarnings("ignore:the noise of the minibatches:UserWarning")
 @pytest.mark.parametrize("kernel", ["baoab", "sgld", "adl", Cyclical(cycles=3), "mala", HMC(leapfrogs=3)], ids=str)
 def test_an_interrupted_run_continues_bit_for_bit(kernel, tmp_path, monkeypatch):
     """Interrupted in the burn-in, where lr is being chosen, and after it; with minibatches where they are allowed."""
