@@ -121,8 +121,8 @@ def test_arviz_gets_the_draws_or_the_extra_is_named():
 
 def test_chains_start_from_the_prior():
     posterior = sampling.sample(
-        nn.Linear(2, 50), nn.MSELoss(), (X, normals(12, 50)), num_data=12, prior={"weight": (3.0, 0.1), "bias": 2.0}, steps=1,
-        burn_in=0, lr=1e-6, chains=2, seed=0, progress=False,
+        nn.Linear(2, 50), nn.MSELoss(), (X, normals(12, 50)), num_data=12,
+        prior={"weight": (3.0, 0.1), "bias": 2.0}, steps=1, burn_in=0, lr=1e-6, chains=2, seed=0, progress=False,
     )  # fmt: skip
     weight, bias = posterior.draws["weight"], posterior.draws["bias"]
     assert float(weight.mean()) == pytest.approx(3.0, abs=0.05)
