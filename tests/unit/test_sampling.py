@@ -534,13 +534,15 @@ def test_draws_that_were_loaded_are_not_written_to(tmp_path):
 # ── near given weights ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.filterwarnings("ignore:the learning coefficient is:UserWarning")
 def test_local_draws_stay_near_the_weights_they_are_pulled_to(tmp_path):
     at = {"weight": torch.tensor([[5.0, -5.0]]), "bias": torch.tensor([2.0])}
     options = {"steps": 200, "seed": 0, "progress": False, "chains": 2}
     near = sampling.local(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
     assert float((near.draws["weight"] - at["weight"]).abs().max()) < 0.1
     assert near.settings["num_data"] == pytest.approx(12 / math.log(12))
-    found = sampling.learning_coefficient(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
+    with pytest.warns(UserWarning, match="below 0: .* lower losses than that of the weights .* are no minimum"):
+        found = sampling.learning_coefficient(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
     assert found.posterior.draws == {}
     model = linear()
     model.load_state_dict(at)
