@@ -78,6 +78,8 @@ class TemperatureSchedule:
     """
 
     def __init__(self, optimizer: Langevin, factor: Factor) -> None:
+        if not callable(factor):
+            raise TypeError(f"factor is a function of the step, such as annealing(steps=1000), got {factor!r}")
         self.optimizer = optimizer
         self.factor = factor
         self.base: list[Any] = []

@@ -97,6 +97,8 @@ def test_cycles_return() -> None:
 
 
 def test_bad_schedules() -> None:
+    with pytest.raises(TypeError, match="factor is a function of the step, such as annealing"):
+        TemperatureSchedule(Langevin([nn.Parameter(torch.zeros(2))]), 0.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="never reaches 0"):
         annealing(10, shape="exponential")
     with pytest.raises(ValueError, match="shape must be one of"):
