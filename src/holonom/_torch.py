@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache, wraps
 from operator import attrgetter
 from threading import Lock
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 release: str = torch.__version__
 """The torch release, as results record it."""
@@ -145,6 +148,20 @@ def _set_gpu_precision(setting: str) -> None:
 
 
 # ── the compiler ─────────────────────────────────────────────────────────────────────────────────
+
+
+def cached(function: Callable[P, T]) -> Callable[P, T]:
+    """functools.lru_cache, which the compiler does not see: it would trace the function and warn at every user."""
+    kept = lru_cache(maxsize=256)(function)
+
+    @wraps(function)
+    def call(*args: P.args, **keywords: P.kwargs) -> T:
+        if torch.compiler.is_compiling():
+            return function(*args, **keywords)
+        return kept(*args, **keywords)  # type: ignore[arg-type]
+
+    call.__dict__["cache_clear"] = kept.cache_clear
+    return call
 
 
 @cache

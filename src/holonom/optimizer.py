@@ -240,12 +240,13 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
                 if not usable:
                     edits.refuse_gradients(bucket, found)
         for number, group in enumerate(self.param_groups):
-            settings = (*hyper.settings(group), group.get("momentum"))
-            if not all(map(is_, settings, self._checked.get(number, (None,)))):
+            now = (*hyper.settings(group), group.get("momentum"))
+            if not all(map(is_, now, self._checked.get(number, (None,)))):
                 hyper.check_now(group, number)
                 states.check_word(group, self.state)
                 cautions.warn_once({number: group}, self._said)
-                self._checked[number] = settings
+                # The check may have moved numbers to the device.
+                self._checked[number] = (*hyper.settings(group), group.get("momentum"))
         has_buckets = any(buckets for _, buckets in self._made.values())
         if has_buckets and not any(one.buckets for one in work) and not self._warned_idle:
             self._warned_idle = True

@@ -137,8 +137,10 @@ def _is_rest(key: Any) -> bool:
 
 
 def _check(claimed: dict[str, list[int]], pairs: list[tuple[Any, Any]]) -> None:
+    busy = {n for numbers in claimed.values() for n in numbers}
+    idle = [_label(s) for n, (s, _) in enumerate(pairs) if not _is_rest(s) and n not in busy]
     missed = [name for name, numbers in claimed.items() if not numbers]
-    if missed:
+    if missed and not idle:  # else what is missed may be what the idle rule was meant for
         raise PartitionError(f"no rule claims {_listing(missed)}; add a rule, or 'rest': {{}} for all others")
     twice = {name: numbers for name, numbers in claimed.items() if len(numbers) > 1}
     if twice:
@@ -147,9 +149,8 @@ def _check(claimed: dict[str, list[int]], pairs: list[tuple[Any, Any]]) -> None:
         raise PartitionError(
             f"{len(twice)} parameter(s) are claimed twice, {name!r} by {rules}; make the rules disjoint"
         )
-    unused = [_label(s) for n, (s, _) in enumerate(pairs) if not _is_rest(s) and [n] not in claimed.values()]
-    if unused:
-        raise PartitionError(f"rule {', '.join(unused)} claims no parameter; the names are {_listing(list(claimed))}")
+    if idle:
+        raise PartitionError(f"rule {', '.join(idle)} claims no parameter; the names are {_listing(list(claimed))}")
 
 
 def _listing(names: list[str], most: int = 8) -> str:

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import groupby
 
+from ._torch import cached
 from .errors import SchemeError
 
 MEANING = {
@@ -104,7 +105,7 @@ def _fraction(x: float) -> str:
     return "" if share == 1 else f"{share}·"
 
 
-@cache
+@cached
 def compile_word(word: str) -> Scheme:
     """Check a word and turn it into its program; raise :class:`SchemeError` with the reason."""
     _check_letters(word)

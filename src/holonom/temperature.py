@@ -78,9 +78,12 @@ class TemperatureSchedule:
     """
 
     def __init__(self, optimizer: Langevin, factor: Factor) -> None:
+        if not callable(factor):
+            raise TypeError(f"factor is a function of the step, such as annealing(steps=1000), got {factor!r}")
         self.optimizer = optimizer
         self.factor = factor
-        self.base = [group["temperature"] for group in optimizer.param_groups]
+        self.base: list[Any] = []
+        self._written: dict[int, Tensor] = {}  # by the number of a group
         self.count = -1
         self.step()
 
@@ -92,15 +95,22 @@ class TemperatureSchedule:
         if not scale >= 0:
             raise ValueError(f"the temperature factor of step {count} is {scale}; it must be at least 0")
         self.count = count
-        self.base += [group["temperature"] for group in self.optimizer.param_groups[len(self.base) :]]  # added since
-        for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
-            group["temperature"] = base * scale if isinstance(base, Tensor) else float(base * scale)
+        groups = self.optimizer.param_groups
+        self.base += [_copied(group["temperature"]) for group in groups[len(self.base) :]]  # added since
+        for number, (group, base) in enumerate(zip(groups, self.base, strict=True)):
+            written = self._written.get(number)
+            if not isinstance(base, Tensor):
+                group["temperature"] = float(base * scale)
+            elif written is not None and group["temperature"] is written:  # compiled steps read this tensor
+                written.copy_(base * scale)
+            else:
+                group["temperature"] = self._written[number] = base * scale
 
     def get_last_temperature(self) -> list[Any]:
-        return [group["temperature"] for group in self.optimizer.param_groups]
+        return [_copied(group["temperature"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"base": list(self.base), "count": self.count}
+        return {"base": [_copied(x) for x in self.base], "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state["base"]) > len(self.optimizer.param_groups):
@@ -108,8 +118,12 @@ class TemperatureSchedule:
                 f"the state holds temperatures of {len(state['base'])} groups, and the optimizer has "
                 f"{len(self.optimizer.param_groups)}: build it as the saved one was built"
             )
-        self.base = list(state["base"])
+        self.base = [_copied(x) for x in state["base"]]
         self._set(state["count"])
+
+
+def _copied(x: Any) -> Any:
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 class SimulatedTempering:

@@ -22,6 +22,13 @@ OPTIMIZERS = {
     "o_cola_ud": lambda e: presets.o_cola_ud(e, 0.05, layers="all", temperature=1e-3),
     "adlala": presets.adlala,
     "like_sgd": lambda e: Langevin.like_sgd(e.parameters(), 0.1, 0.9, temperature=1e-4, seed=e.seeds),
+    "numbers of the host": lambda e: Langevin(
+        e.parameters(),
+        torch.linspace(0.05, 0.1, 3),
+        scheme="BACDEDCAB",
+        temperature=torch.logspace(-4, -2, 3),
+        seed=e.seeds,
+    ),
 }
 
 

@@ -199,6 +199,7 @@ def test_hooks_run_as_often_as_those_of_torchs_optimizers(way):
     assert counts[0] == counts[1] > 0
 
 
+@pytest.mark.filterwarnings("error:Dynamo detected a call to:UserWarning")  # of what holonom itself does
 def test_hooks_that_come_after_compiling_run():
     net, opt = build(Case("BAOAB", "free"))
     train(net, opt, 1)

@@ -85,6 +85,7 @@ WEIGHTS = [  # space, shape or values, message
     (LevelSet(lambda q: ring(q) + 2, name="nothing"), (2,), "no nearest point that satisfies LevelSet(nothing, "),
     (LevelSet(lambda q: torch.cat([q, q])), (2,), "4 constraints on 2 parameters leave nothing"),
     (LevelSet(lambda q: q @ torch.ones(7)), (2,), "g could not be evaluated on a block of shape (2,)"),
+    (LevelSet(lambda q, other: q.sum()), (2,), "It takes every tensor of its group, in order, with joint=True"),
     (LevelSet(lambda q: ring(q.mul_(2))), (2,), "it writes into its argument; let it return a new tensor"),
     (LevelSet(lambda q: ring(q) if q[0] > 0 else -ring(q)), (2,), "g could not be evaluated on a block of shape (2,)"),
     (LevelSet(twice), torch.tensor([0.1, 0.2]), "the Jacobian of twice is rank-deficient"),

@@ -205,6 +205,8 @@ def test_every_replica_is_clipped_by_its_own_norm(max_norm):
 def test_a_diverged_replica_does_not_clip_the_others():
     ensemble = Ensemble(perceptron, R, seed=0)
     assert ensemble.clip_grad_norm_(1.0).tolist() == [0.0] * R  # no gradients yet
+    with pytest.raises(EnsembleError, match="max_norm must be at least 0, got -1"):
+        ensemble.clip_grad_norm_(-1.0)
     for p in ensemble.parameters():
         p.grad = torch.ones_like(p)
         p.grad[1] = torch.inf

@@ -60,6 +60,8 @@ def test_missing_double_and_idle_rules_fail_loudly() -> None:
         partition(model(), {weights: {}}, verbose=False)
     with pytest.raises(PartitionError, match=r"claimed twice, '0.weight' by weights and '0\.\*'"):
         partition(model(), {weights: {}, "0.*": {}, "rest": {}}, verbose=False)
+    with pytest.raises(PartitionError, match=r"rule '0.weigh' claims no parameter"):
+        partition(model(), {"0.weigh": {}, "0.bias": {}})  # and '0.weight' is claimed by none
     with pytest.raises(PartitionError, match=r"'decoder\.\*' claims no parameter"):
         partition(model(), {"decoder.*": {}, "rest": {}}, verbose=False)
     with pytest.raises(PartitionError, match="a rule's key must be"):

@@ -126,3 +126,25 @@ def test_a_number_on_the_host_may_be_a_tensor(monkeypatch, rng):
     boxed = run([parameter(starts)], None, "BAOAB", {k: torch.tensor(v, dtype=torch.float64) for k, v in BASE.items()})
     np.testing.assert_array_equal(plain, boxed)
     assert (plain[0] != starts).all()
+
+
+@pytest.mark.parametrize("word", ["BAOAB", "BACDEDCAB", "BAFEFAB", "OBA", "L"])
+def test_numbers_of_the_host_are_brought_to_parameters_of_a_device(word):
+    """Tensors on torch's device "meta" have no numbers, but refuse to meet those of the host, as a GPU's do."""
+    params = [torch.nn.Parameter(torch.empty(COUNT, 4, device="meta")) for _ in range(2)]
+    rates, warm = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.1, 0.2, 0.3], device="meta")
+    opt = Langevin(params, rates, scheme=word, temperature=warm, weight_decay=rates, seed=0)
+    schedule = torch.optim.lr_scheduler.StepLR(opt, 1)
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.empty_like(p)
+        opt.step()
+        schedule.step()
+        opt.param_groups[0]["friction"] = rates
+    opt.synchronize()
+    saved = torch.optim.Optimizer.state_dict(opt)  # Langevin's looks at ξ and at skipped steps
+    saved["param_groups"][0] |= {"owed": rates, "temperature": rates}  # as torch.load(map_location="cpu") reads them
+    opt.load_state_dict(saved)
+    opt.step()
+    group = opt.param_groups[0]
+    assert {x.device.type for x in group.values() if isinstance(x, torch.Tensor) and x.numel() > 1} == {"meta"}

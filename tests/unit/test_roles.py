@@ -325,6 +325,16 @@ def test_heads_are_named_or_last_and_not_one_of_many() -> None:
     ]  # fmt: skip
 
 
+def test_a_model_may_have_several_heads() -> None:
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head_a": nn.Linear(4, 3), "mu_head": nn.Linear(4, 1)})
+    model["heads"] = nn.ModuleDict({"policy": nn.Linear(4, 2), "value": nn.Linear(4, 1)})
+    model["ahead"] = nn.Linear(4, 4)
+    model["blocks"] = nn.ModuleList([nn.ModuleDict({"head_mix": nn.Linear(4, 4)})])
+    model["last"] = nn.Linear(4, 1)
+    heads = [name.removesuffix(".weight") for name, what in roles(model).items() if what == "head"]
+    assert heads == ["head_a", "mu_head", "heads.policy", "heads.value", "last"]
+
+
 def test_embedded_patches_are_embeddings() -> None:
     model = nn.Sequential()
     model.add_module("text", nn.Linear(4, 4))

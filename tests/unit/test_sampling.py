@@ -19,6 +19,9 @@ from holonom.sampling.chains import OneByOne
 from holonom.sampling.store import Folder
 from holonom.sampling.target import Target
 
+# Runs of a few steps have not mixed, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore:the chains have not mixed:UserWarning")
+
 
 def normals(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -118,8 +121,8 @@ def test_arviz_gets_the_draws_or_the_extra_is_named():
 
 def test_chains_start_from_the_prior():
     posterior = sampling.sample(
-        nn.Linear(2, 50), nn.MSELoss(), (X, normals(12, 50)), prior={"weight": (3.0, 0.1), "bias": 2.0}, steps=1,
-        burn_in=0, lr=1e-6, chains=2, seed=0, progress=False,
+        nn.Linear(2, 50), nn.MSELoss(), (X, normals(12, 50)), num_data=12,
+        prior={"weight": (3.0, 0.1), "bias": 2.0}, steps=1, burn_in=0, lr=1e-6, chains=2, seed=0, progress=False,
     )  # fmt: skip
     weight, bias = posterior.draws["weight"], posterior.draws["bias"]
     assert float(weight.mean()) == pytest.approx(3.0, abs=0.05)
@@ -433,6 +436,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.filterwarnings("ignore:the noise of the minibatches:UserWarning")
 @pytest.mark.parametrize("kernel", ["baoab", "sgld", "adl", Cyclical(cycles=3), "mala", HMC(leapfrogs=3)], ids=str)
 def test_an_interrupted_run_continues_bit_for_bit(kernel, tmp_path, monkeypatch):
     """Interrupted in the burn-in, where lr is being chosen, and after it; with minibatches where they are allowed."""
@@ -530,13 +534,15 @@ def test_draws_that_were_loaded_are_not_written_to(tmp_path):
 # ── near given weights ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.filterwarnings("ignore:the learning coefficient is:UserWarning")
 def test_local_draws_stay_near_the_weights_they_are_pulled_to(tmp_path):
     at = {"weight": torch.tensor([[5.0, -5.0]]), "bias": torch.tensor([2.0])}
     options = {"steps": 200, "seed": 0, "progress": False, "chains": 2}
     near = sampling.local(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
     assert float((near.draws["weight"] - at["weight"]).abs().max()) < 0.1
     assert near.settings["num_data"] == pytest.approx(12 / math.log(12))
-    found = sampling.learning_coefficient(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
+    with pytest.warns(UserWarning, match="below 0: .* lower losses than that of the weights .* are no minimum"):
+        found = sampling.learning_coefficient(linear(), nn.MSELoss(), (X, Y), at=at, restoring=1e4, **options)
     assert found.posterior.draws == {}
     model = linear()
     model.load_state_dict(at)

@@ -110,6 +110,16 @@ def test_ensembles_differ_and_torch_repeats_them():
     assert torch.equal(presets.sgld(again).param_groups[0]["seed"], again.seeds)
 
 
+def test_building_an_ensemble_leaves_all_generators_as_they_were(monkeypatch):
+    """A GPU that is not in use yet takes the last seed it was given."""
+    torch.manual_seed(5)
+    given, state = [], torch.get_rng_state()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", given.append)
+    Ensemble(lambda: mlp([2, 3, 1]), 2, seed=0)
+    assert given[-1] == 5
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_tempering_and_subsets_draw_their_own():
     opt = Langevin(weights(), **NOISE)
     assert len({SimulatedTempering(opt, [1.0, 2.0]).seed for _ in range(3)}) == 3

@@ -69,6 +69,27 @@ def test_schedule_sets_every_group_and_resumes() -> None:
     assert fresh.get_last_temperature() == [0.0, 0.0]
 
 
+def test_a_tensor_of_temperatures_is_written_in_place() -> None:
+    """Programs and graphs hold that tensor: another one would be compiled anew."""
+    given = torch.tensor([1e-2, 1e-3])
+    opt = Langevin([nn.Parameter(torch.zeros(2, 3))], 0.1, temperature=given, seed=torch.arange(2))
+    schedule = TemperatureSchedule(opt, annealing(4, shape="linear"))
+    held, first = opt.param_groups[0]["temperature"], schedule.get_last_temperature()[0]
+    schedule.step()
+    saved = schedule.state_dict()
+    for _ in range(2):
+        schedule.step()
+    assert opt.param_groups[0]["temperature"] is held
+    torch.testing.assert_close(held, given / 4)
+    assert torch.equal(given, torch.tensor([1e-2, 1e-3]))
+    assert torch.equal(first, given)
+    schedule.load_state_dict(saved)
+    torch.testing.assert_close(held, given * 3 / 4)
+    opt.param_groups[0]["temperature"] = torch.ones(2)
+    schedule.step()
+    torch.testing.assert_close(opt.param_groups[0]["temperature"], given / 2)
+
+
 def test_cycles_return() -> None:
     factor = cycling(10, low=0.2)
     assert factor(0) == factor(10) == 1.0
@@ -76,6 +97,8 @@ def test_cycles_return() -> None:
 
 
 def test_bad_schedules() -> None:
+    with pytest.raises(TypeError, match="factor is a function of the step, such as annealing"):
+        TemperatureSchedule(Langevin([nn.Parameter(torch.zeros(2))]), 0.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="never reaches 0"):
         annealing(10, shape="exponential")
     with pytest.raises(ValueError, match="shape must be one of"):

@@ -39,6 +39,7 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 KNOWN = (nn.Linear, nn.Bilinear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS, *RECURRENT)
 
 HEADS = {"head", "classifier", "fc", "lm_head", "score", "output", "output_layer", "out", "logits", "readout"}
+_HEAD = re.compile(r"(^|_)head(_|\d|$)")  # head_a, mu_head; a container called heads has several
 PACKED = {"c_attn", "qkv", "to_qkv", "Wqkv", "qkv_proj", "W_pack", "to_kv", "kv_proj", "Wkv"}
 """Names of linear maps whose outputs are queries, keys and values one after the other."""
 
@@ -243,6 +244,6 @@ def is_inside(line: Line, prefixes: set[str]) -> bool:
 def is_named_head(line: Line) -> bool:
     """By its name, unless it is one of several like it (blocks.3.fc), or as a part of a …Head or …Pooler."""
     numbered = any(step.name.isdigit() for step in line[:-1])
-    return (line[-1].name in HEADS and not numbered) or any(
-        step.kind.endswith(("Head", "Pooler")) for step in line[1:-1]
-    )
+    name, within = line[-1].name, line[-2].name if len(line) > 1 else ""
+    named = name in HEADS or _HEAD.search(name) is not None or within == "heads"
+    return (named and not numbered) or any(step.kind.endswith(("Head", "Pooler")) for step in line[1:-1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,19 @@ Group = dict[str, Any]
 def fresh_seed() -> int:
     """63 bits of torch's default CPU generator: ``torch.manual_seed`` repeats a run, and two optimizers differ."""
     return int(torch.randint(0, (1 << 63) - 1, (), dtype=torch.int64, device="cpu"))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's generators under a seed; afterwards they are as they were, those of GPUs, too."""
+    before, in_use = torch.initial_seed(), torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if in_use else []):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        if not in_use:  # a GPU's generator is seeded when it is first used, by the last seed it was given
+            torch.cuda.manual_seed_all(before)
 
 
 def refuse_ranks(user: str) -> None:

@@ -19,7 +19,7 @@ from . import sgd
 from .buckets import Bucket, State, state_dtype
 from .configurational import REFERENCE, SUMS
 from .edits import agrees
-from .hyper import as_plain, check_replicas, check_seed
+from .hyper import as_plain, check_replicas, check_seed, to_parameters
 from .joint import bucket_of, units
 from .order import in_order_of
 from .rates import Rates
@@ -199,7 +199,8 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
                 group.setdefault(name, value)
         if own.get("momentum") is not None and group.get("momentum") is None:
             group.update(sgd.converted(group, own["momentum"]))
-        group |= {"format": FORMAT, "lr": Rates.of(group["lr"])}
+        group["format"] = FORMAT
+        to_parameters(group)
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})
             state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}

@@ -14,7 +14,6 @@ from ..constraints import Constraint, Free
 from ..ensemble.known import replica_dims
 from . import cautions, edits, hyper, keys, sgd, thermostat
 from . import state as states
-from .rates import Rates
 
 
 class Grouped(Optimizer):
@@ -48,9 +47,9 @@ class Grouped(Optimizer):
         group = self.param_groups[-1]
         thermostat.complete(group)
         group |= {"constraint": repr(space), "step": 0, "owed": None, "format": states.FORMAT}
-        group["lr"] = Rates.of(group["lr"])
         try:
             hyper.check_replicas(group)
+            hyper.to_parameters(group)
             space = space.over_replicas(replica_dims(group["params"], group["seed"]))
             names = states.names_of(group, len(known) - len(params))
             landings = states.create(group, space, group["params"], names, self.state, self._landed)

@@ -18,7 +18,7 @@ from ..ensemble.known import ensemble_of, warn_averaged
 from ..errors import SchemeError
 from ..scheme import OVERDAMPED, compile_word
 from . import cautions, sgd, thermostat
-from .letters import plain
+from .letters import NUMBERS, plain
 from .rates import Rates
 
 # name → (symbol, whether infinity is allowed)
@@ -46,6 +46,18 @@ def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, **plain_numbers, **whole}
 
 
+def to_parameters(group: dict[str, Any]) -> None:
+    """Move numbers of shape (R,), and what is owed, to the parameters: letters compute with them and ξ, which is there.
+
+    A number that the host has, in a tensor or not, stays there.
+    """
+    for name in (*NUMBERS, "owed") if group["params"] else ():
+        x = group.get(name)
+        if isinstance(x, Tensor) and (x.numel() != 1 or name == "owed"):
+            group[name] = x.to(group["params"][0].device)
+    group["lr"] = Rates.of(group["lr"])
+
+
 def _unset(group: dict[str, Any]) -> str | None:
     """The number that a group in SGD's terms does not have."""
     return None if group.get("momentum") is None else "friction"
@@ -66,7 +78,7 @@ def check_now(group: dict[str, Any], number: int) -> None:
     thermostat.check_time(group)
     check_seed(group["seed"])
     check_replicas(group)
-    group["lr"] = Rates.of(group["lr"])
+    to_parameters(group)
     warn_averaged(group)
     if type(group["constraint"]) is not str:
         raise TypeError(

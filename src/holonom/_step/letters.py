@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .._torch import cached
 from ..scheme import Op
 from . import thermostat
 from .accuracy import position_temperature
@@ -267,7 +267,7 @@ def rescale_first(ready: list[Ready], factor: Scalar) -> None:
         ready.insert(0, Ready("O", (factor, 0.0), None))
 
 
-@lru_cache(maxsize=256)
+@cached
 def _cached(ops: tuple[Op, ...], first_draw: int, numbers: Numbers, geodesic: bool) -> Sequence[Ready]:
     return tuple(_make_ready(ops, first_draw, numbers, None, geodesic))
 

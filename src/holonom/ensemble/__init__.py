@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from .._random import mix
-from .._random.seeds import fresh_seed, refuse_ranks
+from .._random.seeds import fresh_seed, refuse_ranks, seeded
 from .._torch import watch_gradient
 from ..errors import EnsembleError
 from .checks import check_alike, check_mappable, tensors
@@ -118,8 +118,7 @@ class Ensemble(nn.Module):
 
     def _make(self, seed: int) -> nn.Module:
         """A fresh model under its own seed; the caller's random state stays as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = self._make_model()
         if not isinstance(model, nn.Module):
             raise EnsembleError(f"make_model must return an nn.Module, got {type(model).__name__}")
@@ -216,12 +215,15 @@ class Ensemble(nn.Module):
         """
         if isinstance(max_norm, Tensor) and max_norm.numel() != 1 and max_norm.shape != (self.replicas,):
             raise EnsembleError(f"max_norm has shape {tuple(max_norm.shape)}; give a number, or ({self.replicas},)")
+        if not isinstance(max_norm, Tensor) and not max_norm >= 0:
+            raise EnsembleError(f"max_norm must be at least 0, got {max_norm}, which would turn gradients around")
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             return torch.zeros(self.replicas, device=self._seeds.device)
         norms = [torch.linalg.vector_norm(g.flatten(1) if g.ndim > 1 else g[:, None], dim=1) for g in gradients]
         total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0]) for n in norms]), dim=0)
-        scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        most = max_norm.to(total.device) if isinstance(max_norm, Tensor) else max_norm
+        scale = (most / (total + 1e-6)).clamp(max=1.0)
         for g in gradients:
             g.mul_(scale.to(g).reshape(-1, *(1 for _ in g.shape[1:])))
         return total

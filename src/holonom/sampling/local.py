@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._lines import users_line
 from ..ensemble import Loss
 from .kernels import Kernel
 from .posterior import Posterior
@@ -97,7 +99,14 @@ def learning_coefficient(
     start = _mean_loss(request.model, loss, data, request.batch_size)
     per_chain = (posterior.losses.mean(1) - start) * request.examples
     error = float(per_chain.std() / math.sqrt(len(per_chain))) if len(per_chain) > 1 else math.nan
-    return LearningCoefficient(float(per_chain.mean()), error, per_chain, start, posterior)
+    value = float(per_chain.mean())
+    if value < -2 * (0.0 if math.isnan(error) else error):
+        warnings.warn(
+            f"the learning coefficient is {value:.3g}, below 0: the chains found lower losses than that of the weights "
+            f"they are pulled to ({start:.4g}), which are no minimum. Train them further, or raise restoring",
+            stacklevel=users_line(),
+        )
+    return LearningCoefficient(value, error, per_chain, start, posterior)
 
 
 def _request(

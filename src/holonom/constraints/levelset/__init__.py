@@ -151,9 +151,12 @@ class LevelSet(Constraint):
                 raise ValueError("it writes into its argument; let it return a new tensor")
         except Exception as error:
             shape = tuple(block.shape) if self._shapes is None else ", ".join(str(tuple(s)) for s in self._shapes)
+            several = isinstance(error, TypeError) and "positional argument" in str(error)
+            wanted = "must return a tensor, made by operations that torch.func.vmap maps"
+            if several:
+                wanted = "takes every tensor of its group, in order, with joint=True, and one tensor without"
             raise ConstraintError(
-                f"LevelSet on {name}: {called} could not be evaluated on a block of shape {shape}: {error}. It must "
-                f"return a tensor, made by operations that torch.func.vmap maps"
+                f"LevelSet on {name}: {called} could not be evaluated on a block of shape {shape}: {error}. It {wanted}"
             ) from error
 
     def _call(self, function: Function, block: Tensor) -> Tensor:
