@@ -21,11 +21,14 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "commands",
+    "docstrings",
     "executed",
     "mathml",
 ]
 exclude_patterns = ["_build", "results/**"]
 root_doc = "index"
+suppress_warnings = ["image.not_readable"]  # tests/docs checks that pictures exist
+
 
 # Pages
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
@@ -42,10 +45,11 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_default_options = {"show-inheritance": True}
+autodoc_inherit_docstrings = False
 python_maximum_signature_line_length = 80
 add_module_names = False
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 toc_object_entries_show_parents = "hide"
 
 # The theme

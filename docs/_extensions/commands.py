@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from functools import partial
 
 from docutils import nodes
-from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 

@@ -21,8 +21,9 @@ BLOCK = re.compile(r"^```python\b.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INK, LIGHT_INK = "#24292f", "#d3d8de"
 COLOURS = ("#2f81c7", "#d9692b", "#3a9d5d", "#b05fc0", "#c2a12b", "#8a8f98")  # seen on white and on black
 STYLE = {
-    "axes.edgecolor": INK, "axes.facecolor": "none", "axes.labelcolor": INK, "axes.prop_cycle": mpl.cycler(color=COLOURS),
-    "axes.spines.right": False, "axes.spines.top": False, "figure.constrained_layout.use": True,
+    "axes.edgecolor": INK, "axes.facecolor": "none", "axes.labelcolor": INK,
+    "axes.prop_cycle": mpl.cycler(color=COLOURS), "axes.spines.right": False, "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
     "figure.facecolor": "none", "figure.figsize": (6.4, 3.2), "font.size": 10, "legend.frameon": False,
     "savefig.facecolor": "none", "svg.fonttype": "none", "svg.hashsalt": "holonom", "text.color": INK,
     "xtick.color": INK, "ytick.color": INK,
@@ -52,7 +53,8 @@ def picture(figure: plt.Figure, folder: Path, name: str) -> str:
     light, dark = folder / f"{name}-light.svg", folder / f"{name}-dark.svg"
     figure.savefig(light, metadata={"Date": None})
     dark.write_text(light.read_text().replace(INK, LIGHT_INK))
-    shown = (f'![{caption}](/_build/pictures/{path.name}){{.only-{theme}}}' for path, theme in ((light, "light"), (dark, "dark")))
+    files = ((light, "light"), (dark, "dark"))
+    shown = (f"![{caption}](/_build/pictures/{path.name}){{.only-{theme}}}" for path, theme in files)
     return "\n".join(["", ":::{container} picture", *shown, "", f"*{caption}*", ":::", ""])
 
 
