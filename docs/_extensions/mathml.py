@@ -5,7 +5,6 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-
 RELATIONS = {"←": r"\leftarrow ", "≤": r"\le ", "≥": r"\ge ", "⟨": r"\langle ", "⟩": r"\rangle ", "‖": r"\| "}
 
 

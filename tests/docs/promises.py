@@ -38,7 +38,7 @@ def ensembles(names: Names) -> None:
 
 
 def multirate(names: Names) -> None:
-    assert names["accuracies"][-1] > 0.9
+    assert names["accuracies"][-1] > 0.95
     assert 0.3 < names["spent"][5] / names["spent"][1] < 0.6
 
 
