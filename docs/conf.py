@@ -23,6 +23,7 @@ extensions = [
     "commands",
     "docstrings",
     "executed",
+    "homes",
     "mathml",
 ]
 exclude_patterns = ["_build", "results/**"]
