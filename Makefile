@@ -4,13 +4,13 @@ VENV := .venv
 OLDEST := .venv-oldest
 KERNELS := .venv-kernels
 BIN := $(VENV)/bin
-CODE := src tests benchmarks examples
+CODE := src tests benchmarks examples docs/conf.py docs/_extensions
 PIP := -m pip install --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto
 
 .PHONY: run test test-browser test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest test-studies
-.PHONY: lint bench browser clean play
+.PHONY: lint bench browser clean docs play
 
 # The playground: a page on which a network learns a plane.
 play: $(VENV)/playground-ready
@@ -26,8 +26,11 @@ run: $(VENV)/ready
 test: $(VENV)/dev-ready lint
 	$(PYTEST) --dist worksteal
 
-test-distributed test-docs test-kill test-long test-studies: test-%: $(VENV)/dev-ready
+test-distributed test-kill test-long test-studies: test-%: $(VENV)/dev-ready
 	$(PYTEST) --dist loadfile -m $*
+
+test-docs: $(VENV)/dev-ready $(VENV)/docs-ready
+	$(PYTEST) --dist loadfile -m docs
 
 test-browser: $(VENV)/dev-ready $(VENV)/browser-ready browser
 	$(PYTEST) --dist loadfile -m browser
@@ -50,6 +53,11 @@ lint: $(VENV)/dev-ready
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
+# The documentation: docs/_build/html/index.html. Its pages run the code they show, in about a minute.
+docs: $(VENV)/docs-ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo 'open docs/_build/html/index.html'
+
 bench: $(VENV)/bench-ready
 	$(BIN)/python -m benchmarks.run --out results/bench
 
@@ -64,7 +72,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(INSTALL) -e '.[experiments]'
 	touch $@
 
-# bench-ready, browser-ready, dev-ready, integrations-ready, playground-ready: one extra of pyproject.toml each.
+# bench-ready, browser-ready, dev-ready, docs-ready, integrations-ready, playground-ready: one extra of pyproject.toml each.
 $(VENV)/%-ready: $(VENV)/ready
 	$(INSTALL) -e '.[$*]'
 	touch $@
@@ -83,4 +91,4 @@ $(OLDEST)/ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(KERNELS) results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(KERNELS) docs/_build results .pytest_cache .mypy_cache .ruff_cache

@@ -73,6 +73,7 @@ class Shuffled:
         return used.reshape(self._ahead, *self.seeds.shape, self.per_epoch, self.size).movedim(-2, 1).contiguous()
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
+        """The inputs and targets at one row of the order."""
         where = index if self._rows is None else (self._rows, index)
         return self.inputs[where], self.targets[where]
 
@@ -93,8 +94,10 @@ class Windows:
         self._offsets = torch.arange(length, device=streams.device)
 
     def order(self, epoch: int) -> Tensor:
+        """(per_epoch,) places where windows begin; the same in every epoch."""
         return torch.arange(self.per_epoch, device=self.streams.device) * self.length
 
     def take(self, index: Tensor) -> tuple[Tensor, ...]:
+        """(length, streams) tokens from one place on, and the tokens that follow them."""
         rows = index + self._offsets
         return self.streams[rows], self.streams[rows + 1]

@@ -35,11 +35,11 @@ def train_gan(
     checkpoint_every: int = 500,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Train both networks for ``steps`` steps, in place.
+    r"""Train both networks for ``steps`` steps, in place.
 
     A step of the discriminator D descends
 
-        mean log(1 + e^{−D(x)}) + mean log(1 + e^{D(G(z))})
+    .. math:: \operatorname{mean} \log(1 + e^{-D(x)}) + \operatorname{mean} \log(1 + e^{D(G(z))})
 
     and then, with the same z, a step of the generator G descends the non-saturating loss
     mean log(1 + e^{−D(G(z))}), each by Adam.

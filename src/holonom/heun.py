@@ -17,9 +17,9 @@ from .optimizer import Langevin
 
 
 class HeunLangevin(Langevin):
-    """A :class:`Langevin` whose groups with the word L take the trapezoidal step
+    r"""A :class:`Langevin` whose groups with the word L take the trapezoidal step
 
-        θ* = θ − h∇L(θ) + √(2τh) R,     θ ← θ* − (h/2)(∇L(θ*) − ∇L(θ)),
+    .. math:: θ^* = θ - h∇L(θ) + \sqrt{2τh}\,R, \qquad θ ← θ^* - \tfrac{h}{2}\,(∇L(θ^*) - ∇L(θ)),
 
     the second gradient being taken where all other groups already are after their step. That needs
     a closure, which is called twice: it must clear the gradients, compute the loss and call backward.

@@ -33,7 +33,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
 
     The dynamics (paper eq. 12, with constraint g and momenta p)
 
-        dq = p dt,   dp = (−∇L(q) − γp) dt + √(2γτ) dW − ∇g(q) dλ,   g(q) = 0
+    .. math:: dq = p\,dt, \qquad dp = (-∇L(q) - γp)\,dt + \sqrt{2γτ}\,dW - ∇g(q)\,dλ, \qquad g(q) = 0
 
     is split into letters, each solved exactly where that is possible, and a *word* says in which
     order they act and hence which method this is: ``"BAOAB"``, ``"OBA"`` (SGD with momentum at

@@ -68,6 +68,7 @@ class Scheme:
 
     @cached_property
     def overdamped(self) -> bool:
+        """Whether a step has no momenta: L or M."""
         return self.word in OVERDAMPED
 
     @cached_property
@@ -86,6 +87,7 @@ class Scheme:
 
     @cached_property
     def thermostatted(self) -> bool:
+        """Whether a thermostat acts: the word has an E."""
         return "E" in self.word
 
     def __str__(self) -> str:

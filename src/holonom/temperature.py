@@ -88,6 +88,7 @@ class TemperatureSchedule:
         self.step()
 
     def step(self) -> None:
+        """Set the temperatures of the next step; call it after ``optimizer.step()``."""
         self._set(self.count + 1)
 
     def _set(self, count: int) -> None:
@@ -107,12 +108,15 @@ class TemperatureSchedule:
                 group["temperature"] = self._written[number] = base * scale
 
     def get_last_temperature(self) -> list[Any]:
+        """Every group's τ as it is now."""
         return [_copied(group["temperature"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
+        """The initial temperatures and the number of steps; not the factor."""
         return {"base": [_copied(x) for x in self.base], "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where a saved schedule was."""
         if len(state["base"]) > len(self.optimizer.param_groups):
             raise ValueError(
                 f"the state holds temperatures of {len(state['base'])} groups, and the optimizer has "
@@ -211,6 +215,7 @@ class SimulatedTempering:
             group["temperature"] = self.ladder[self.rung]
 
     def state_dict(self) -> dict[str, Any]:
+        """Where the walk is, and the weights it has learnt."""
         keys = ("seed", "rung", "count", "weights", "visits", "accepted")
         return {key: copy(getattr(self, key)) for key in keys}
 

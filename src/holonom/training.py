@@ -29,6 +29,7 @@ class History:
         self.values: dict[str, list[Tensor]] = {}
 
     def add(self, step: int, metrics: dict[str, Tensor]) -> None:
+        """Append the (R,) metrics of one step."""
         self.steps.append(step)
         for name, value in metrics.items():
             self.values.setdefault(name, []).append(value.detach().cpu())
@@ -38,9 +39,11 @@ class History:
         return torch.stack(self.values[name])
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
         return {"steps": self.steps, "values": {name: torch.stack(v) for name, v in self.values.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state` returned."""
         self.steps = list(state["steps"])
         self.values = {name: list(v.cpu().unbind(0)) for name, v in state["values"].items()}
 

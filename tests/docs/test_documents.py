@@ -1,7 +1,7 @@
-"""README.md and docs/*.md: Python blocks run, commands parse, links lead somewhere.
+"""README.md and docs/: Python blocks run, commands parse, links lead somewhere, tutorials keep their promises.
 
 The ``python`` blocks of a document run from top to bottom in one namespace. It starts with small stand-ins for
-what a reader has: a model, a loader, a loss function.
+what a reader has: a model, a loader, a loss function. Pages that the site executes start with nothing, as there.
 """
 
 import re
@@ -10,16 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch import nn
 
 import holonom
 from holonom.cli import make_parser
+from holonom.constraints import Orthogonal
+from holonom.partitions import hidden, weights
+
+from .promises import PROMISES
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
+DOCUMENTS = [README, *PAGES]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+EXECUTED = [ROOT / "docs" / "start.md", *TUTORIALS]  # by the site's build: executed_pages in docs/conf.py
 pytestmark = pytest.mark.docs
 
 
@@ -30,7 +38,7 @@ def blocks(document: Path, language: str) -> list[str]:
 def documents(language: str = "") -> pytest.MarkDecorator:
     """Parametrises over the documents that have blocks of this language."""
     found = [path for path in DOCUMENTS if not language or blocks(path, language)]
-    return pytest.mark.parametrize("document", found, ids=lambda path: path.name)
+    return pytest.mark.parametrize("document", found, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def stand_ins() -> dict[str, Any]:
@@ -38,6 +46,9 @@ def stand_ins() -> dict[str, Any]:
     y = (x.prod(1, keepdim=True) > 0).float()
     return {
         "holonom": holonom,
+        "Orthogonal": Orthogonal,
+        "hidden": hidden,
+        "weights": weights,
         "torch": torch,
         "nn": nn,
         "model": holonom.models.mlp([2, 20, 20, 1]),
@@ -50,17 +61,26 @@ def stand_ins() -> dict[str, Any]:
 
 def run(document: Path) -> Iterator[dict[str, Any]]:
     """The namespace after each block."""
-    names = stand_ins()
+    names = {} if document in EXECUTED else stand_ins()
     for number, block in enumerate(blocks(document, "python"), 1):
         exec(compile(block, f"{document.name}, block {number}", "exec"), names)
+        assert all(plt.figure(figure).get_label() for figure in plt.get_fignums()), "a figure has no caption"
+        plt.close("all")
         yield names
+
+
+def test_every_page_that_runs_promises_something() -> None:
+    assert sorted(PROMISES) == sorted(page.stem for page in EXECUTED if blocks(page, "python"))
 
 
 @pytest.mark.filterwarnings("ignore:weights that did not satisfy")
 @documents("python")
 def test_python_blocks_run(document: Path) -> None:
-    for _ in run(document):
-        pass
+    names: dict[str, Any] = {}
+    for after in run(document):
+        names = after
+    if document in EXECUTED:
+        PROMISES[document.stem](names)
 
 
 @pytest.mark.filterwarnings("ignore:weights that did not satisfy")

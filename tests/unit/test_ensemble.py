@@ -1,5 +1,7 @@
 """An ensemble is its replicas: names, outputs, gradients, statistics and whole training runs."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -133,6 +135,9 @@ def test_repeats_stack_the_same_replicas():
     weight = next(ensemble.parameters())
     assert torch.equal(weight[:2], weight[2:4])
     assert ensemble.spread([1.0, 2.0, 3.0]).tolist() == [1, 1, 2, 2, 3, 3]
+    with warnings.catch_warnings():  # torch warns about torch.tensor(tensor)
+        warnings.simplefilter("error")
+        assert ensemble.spread(torch.tensor([1.0, 2.0, 3.0])).tolist() == [1, 1, 2, 2, 3, 3]
 
 
 def test_tied_weights_stay_tied():

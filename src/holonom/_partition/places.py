@@ -75,6 +75,7 @@ class Place:
 
     @property
     def ndim(self) -> int:
+        """Dimensions of the parameter, those of replicas not counted."""
         return self.parameter.ndim - self.batch_dims
 
     @property

@@ -242,6 +242,7 @@ class Constraint:
 
 
 def check_radius(radius: Scalar, space: str) -> None:
+    """Raise :class:`ConstraintError` unless a radius is a positive number, or a tensor of them."""
     if not isinstance(radius, (Real, Tensor)) or isinstance(radius, bool):
         more = "; a sphere also takes 'initial'" if space == "Sphere" else ""
         raise ConstraintError(f"{space}: a radius is a number or a tensor (torch.tensor(…)), got {radius!r}{more}")

@@ -79,6 +79,7 @@ class View:
         return x.movedim(where, self.batch).contiguous().movedim(self.batch, where)
 
     def check(self, q: Tensor, place: str) -> None:
+        """Raise :class:`ConstraintError` if this view cannot read the tensor; ``place`` names it."""
         least = self.batch + max(2, self.output + 1)
         if q.ndim < least:
             raise ConstraintError(

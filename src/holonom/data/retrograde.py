@@ -18,7 +18,7 @@ FILE, RANK = np.divmod(np.arange(64), 8)
 def solve_chess() -> Table:
     """The UCI chess set computed from the rules: 28,056 positions with Black to move, and their classes.
 
-    A position is (white king, rook, black king). With V₀ the mates, one sweep k → k + 1 reads
+    A position is (white king, rook, black king). With V₀ the mates, one sweep k → k + 1 reads::
 
         W_{k+1} = positions with White to move and some move into V_k
         V_{k+1} = positions with Black to move, not stalemate, whose every move ends in W₁ ∪ … ∪ W_{k+1}

@@ -16,9 +16,9 @@ def circles(
     noise: float = 0.05,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Points of two concentric circles and their labels.
+    r"""Points of two concentric circles and their labels.
 
-        x = a ρ (cos φ, sin φ) + c N(0, I),   φ ~ U(0, 2π)
+    .. math:: x = aρ\,(\cos φ, \sin φ) + c\,N(0, I), \qquad φ \sim U(0, 2π)
 
     with ρ = 1 for class 0 and ρ = ``inner`` for class 1; a is ``scale`` and c ``noise``.
 
@@ -37,9 +37,9 @@ def circles(
 def xor(
     points: int, *, scale: float = 1.0, noise: float = 0.05, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Points of a square and whether their coordinates have different signs.
+    r"""Points of a square and whether their coordinates have different signs.
 
-        x ~ U(−a, a)²,   class 1 where x₁x₂ < 0,   then   x + c N(0, I)
+    .. math:: x \sim U(-a, a)^2, \qquad \text{class 1 where } x_1 x_2 < 0, \qquad \text{then } x + c\,N(0, I)
 
     a is ``scale`` and c ``noise``, which moves points across the axes.
 

@@ -17,9 +17,9 @@ def spirals(
     noise: float = 0.05,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Points of two interleaved spirals and their labels.
+    r"""Points of two interleaved spirals and their labels.
 
-        x = a tᵖ cos(2b tᵖ π) + c N(0,1),   y = a tᵖ sin(2b tᵖ π) + c N(0,1),   t ~ U(0, 1)
+    .. math:: x = a t^p \cos(2b t^p π) + c\,N(0, 1), \qquad y = a t^p \sin(2b t^p π) + c\,N(0, 1), \qquad t \sim U(0, 1)
 
     with the second arm's angle shifted by π (3.32). The defaults, a = 1, b = 2, p = ½, c = 0.05, are
     the paper's Fig. 1 (4.59); (4.58) is turns=4, scale=2, noise=0.02.

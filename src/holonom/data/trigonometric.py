@@ -17,9 +17,9 @@ def trigonometric(
     per_unit_length: bool = False,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Points on two crossing waves and their labels.
+    r"""Points on two crossing waves and their labels.
 
-        x₁ = a t,   x₂ = cos(b t π) + c N(0,1),   t ~ U(0, 1)
+    .. math:: x_1 = a t, \qquad x_2 = \cos(b t π) + c\,N(0, 1), \qquad t \sim U(0, 1)
 
     for class 0, and the same with a sine for class 1 (3.33); a is ``length``, b ``frequency`` and
     c ``noise``. As printed, a only stretches the picture and the curves cross about b times, yet the

@@ -156,11 +156,11 @@ class Ensemble(nn.Module):
         """(R,) whole numbers: what replica i was initialised from, and what keys its noise."""
         return self._seeds
 
-    def spread(self, values: Sequence[float]) -> Tensor:
+    def spread(self, values: Sequence[float] | Tensor) -> Tensor:
         """One hyperparameter value per repeat, as the (R,) tensor an optimizer takes."""
         if len(values) != self.repeats:
             raise EnsembleError(f"{len(values)} values for {self.repeats} repeats of the replicas; give one for each")
-        each = torch.tensor(values, dtype=next(self.parameters()).dtype, device=self._seeds.device)
+        each = torch.as_tensor(values, dtype=next(self.parameters()).dtype, device=self._seeds.device)
         return each.repeat_interleave(self.replicas // self.repeats)
 
     def train(self, mode: bool = True) -> Ensemble:

@@ -101,6 +101,7 @@ def natural(id: str) -> tuple[Any, ...]:
 
 
 def find(id: str) -> Experiment:
+    """The experiment of this id."""
     experiments = catalogue()
     if id not in experiments:
         raise KeyError(f"there is no experiment {id!r}; `holonom list` shows all: {', '.join(experiments)}")

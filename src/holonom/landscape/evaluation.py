@@ -155,7 +155,7 @@ def over(
         data: a loader, a data set, a list of batches, or a pair of tensors (inputs, targets).
         metrics: a function (outputs, targets) → the batch's mean or one value per example, or several by name.
             The first one decides the barrier profile of a path.
-        forward: (model, batch) → (outputs, targets); by default model(*batch[:-1]) and batch[-1].
+        forward: (model, batch) → (outputs, targets); by default ``model(*batch[:-1])`` and ``batch[-1]``.
         batch_size: for tensors and data sets; by default chosen by the number of points, or 512.
         shared: False if every replica has other data: tensors of shape (R, N, …).
     """

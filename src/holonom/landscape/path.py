@@ -42,11 +42,11 @@ class BarrierProfile(str):
 def classify(
     alphas: Tensor, values: Tensor, tolerance: float = 0.02, flatness: float = 0.1, length: float = 0.5
 ) -> BarrierProfile:
-    """Whether one curve has a barrier, none, or a plateau.
+    r"""Whether one curve has a barrier, none, or a plateau.
 
     A *barrier* is a maximum that is higher than points on both sides; its height is the smaller of the two rises,
 
-        max_β min( L(β) − min_{α<β} L(α),  L(β) − min_{γ>β} L(γ) ).
+    .. math:: \max_β \min\big( L(β) - \min_{α<β} L(α), \; L(β) - \min_{γ>β} L(γ) \big).
 
     Where the path ends at its lowest value, as from an initial to a trained state, this is the largest rise
     along the path, so "no barrier" is the thesis's monotone decay. A *plateau* has no barrier, but stays

@@ -39,11 +39,11 @@ def boundary_curvature(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Array:
-    """|κ| at the points where the contour ``predict`` = ``level`` crosses the lines of a grid.
+    r"""|κ| at the points where the contour ``predict`` = ``level`` crosses the lines of a grid.
 
     ``method="level"`` is the curvature of a level curve φ = 0,
 
-        κ = (φ_xx φ_y² − 2 φ_x φ_y φ_xy + φ_yy φ_x²) / (φ_x² + φ_y²)^{3/2},
+    .. math:: κ = \frac{φ_{xx} φ_y^2 - 2 φ_x φ_y φ_{xy} + φ_{yy} φ_x^2}{(φ_x^2 + φ_y^2)^{3/2}},
 
     with central differences of the field on the grid, interpolated to the contour's points. Its error
     falls with the square of the spacing h; on a polygon (a ReLU network) a corner of angle α appears

@@ -95,6 +95,7 @@ def resnet18(classes: int = 10, channels: int = 3, width: int = 64, pool: bool =
 
 
 def resnet34(classes: int = 10, channels: int = 3, width: int = 64, pool: bool = False) -> ResNet:
+    """Three, four, six and three blocks; ``width`` is that of the first stage."""
     return ResNet((3, 4, 6, 3), _doubling(width), classes, channels, pool=pool)
 
 

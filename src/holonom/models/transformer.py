@@ -11,9 +11,9 @@ from torch.nn import functional
 
 
 class TransformerLM(nn.Module):
-    """Predicts the next word: embedding, sinusoidal positions, causal encoder layers, linear decoder.
+    r"""Predicts the next word: embedding, sinusoidal positions, causal encoder layers, linear decoder.
 
-        x₀ = √d·E[token] + position,   logits = D x_L + b
+    .. math:: x_0 = \sqrt{d}\,E[\text{token}] + \text{position}, \qquad \text{logits} = D x_L + b
 
     and in every layer, with dropout on each branch, x ← norm₁(x + attention(x)), then
     x ← norm₂(x + feedforward(x)). The papers give layers, heads and the width of the feed-forward net;

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 
 class VisionTransformer(nn.Module):
-    """Patches as words: linear patch embedding, a class token, learned positions, pre-norm encoder blocks.
+    r"""Patches as words: linear patch embedding, a class token, learned positions, pre-norm encoder blocks.
 
-        x ← x + attention(norm₁(x)),   x ← x + mlp(norm₂(x))
+    .. math:: x ← x + \text{attention}(\text{norm}_1(x)), \qquad x ← x + \text{mlp}(\text{norm}_2(x))
 
     and the class token, normalised, is classified by a linear head. The thesis gives 6 blocks, 8 heads and
     an MLP of 128; patch size and width are not in it.

@@ -40,6 +40,7 @@ class Substeps:
         self.substeps, self.mass = substeps, mass
 
     def flow(self, slow: Array, velocity: Array, q: Array, p: Array, t: float) -> tuple[Array, Array]:
+        """The fast motion for a time t while the slow position moves from ``slow`` at ``velocity``."""
         s = t / self.substeps
         for _ in range(self.substeps):
             p = p - s / 2 * self.fast_gradient(slow, q)
@@ -49,6 +50,7 @@ class Substeps:
         return q, p
 
     def mean_force(self, slow: Array, q: Array, p: Array, t: float) -> Array:
+        """The slow force, averaged over the fast motion of a time t."""
         total = self.slow_gradient(slow, q) / 2
         once = Substeps(self.slow_gradient, self.fast_gradient, 1, self.mass)
         for _ in range(self.substeps):
@@ -67,6 +69,7 @@ class HarmonicPair:
         self.omega_squared = omega_squared
 
     def flow(self, slow: Array, velocity: Array, q: Array, p: Array, t: float) -> tuple[Array, Array]:
+        """The exact fast motion for a time t while the slow position moves from ``slow`` at ``velocity``."""
         c, s = math.cos(self.omega_squared * t), math.sin(self.omega_squared * t)
         lag = velocity / self.omega_squared
         u, w = q - slow, p - lag

@@ -6,9 +6,9 @@ from __future__ import annotations
 def convergence_bound(
     gap: float, lr: float, steps: int, smoothness: float, second_moment: float, every: int, layers: int = 2
 ) -> float:
-    """Bound on the mean squared gradient norm along a run of multirate SGD without momentum (5.5):
+    r"""Bound on the mean squared gradient norm along a run of multirate SGD without momentum (5.5):
 
-        (1/T) Σ_{t<T} E‖∇f(θᵗ)‖²  ≤  2(f(θ⁰) − f*)/(hT) + hLMℓ(hLk²/3 + 1).
+    .. math:: \frac{1}{T} \sum_{t<T} E\,‖∇f(θ^t)‖^2 ≤ \frac{2\,(f(θ^0) - f^*)}{hT} + hLMℓ \Big(\frac{hLk^2}{3} + 1\Big).
 
     Args:
         gap: f(θ⁰) − f*.

@@ -16,11 +16,11 @@ from .optimizer import kick_
 
 
 class Composite(Optimizer):
-    """Two copies of a network, trained with steps h_F = ``lr`` and h_S = k·``lr``, averaged every k steps.
+    r"""Two copies of a network, trained with steps h_F = ``lr`` and h_S = k·``lr``, averaged every k steps.
 
     At the start of a cycle both copies are θ. The slow one makes a single step with the gradient there,
 
-        p_S ← μp_S + ∇L(θ),     θ_S = θ − k·lr·p_S,
+    .. math:: p_S ← μ p_S + ∇L(θ), \qquad θ_S = θ - k \cdot \mathrm{lr} \cdot p_S,
 
     the fast one k steps of SGD with momentum; then θ ← (θ_F + θ_S)/2. Because the copies start at the same
     place, the slow gradient is the fast copy's first: a cycle costs k gradients, as SGD does. Between

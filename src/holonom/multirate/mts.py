@@ -1,7 +1,7 @@
 """Multiple time-stepping on Hamiltonians (thesis 1.2.3): r-RESPA and its Langevin form, for any number of scales.
 
 A *flow* takes positions, momenta and a time and returns both anew. :func:`respa` puts kicks around an
-inner flow and is a flow again, so time scales nest:
+inner flow and is a flow again, so time scales nest::
 
     respa(∇U_S, respa(∇U_F, drift()), k)              Algorithm 1.1
     respa(∇U_S, respa(∇U_F, thermal_drift(…)), k)     Algorithm 1.2

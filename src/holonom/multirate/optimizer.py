@@ -19,7 +19,7 @@ class Multirate(Clock):
 
     A group with ``every=k`` takes its gradient at steps 0, k, 2k, …, where
 
-        p ← μp + ∇L(θ) + ωθ                                                     (Algorithm 5.3)
+    .. math:: p ← μp + ∇L(θ) + ωθ \qquad \text{(Algorithm 5.3)}
 
     and moves at every step by θ ← θ − lr·p (linear drift, Algorithm 5.1), or once, at its turn, by
     θ ← θ − k·lr·p (``drift=False``, Algorithm 5.2). ``lr`` is thus the fast step h/k, and a slow group

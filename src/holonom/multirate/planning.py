@@ -35,6 +35,7 @@ class Plan:
     periods: tuple[int, ...]
 
     def cost(self, block: str) -> Cost:
+        """What the split costs whose fast part begins at this block."""
         for cost in self.costs:
             if cost.block == block:
                 return cost

@@ -24,12 +24,12 @@ class RandomSubsets(DueOptimizer):
     A cycle: every entry of a weight is chosen with the group's ``probability`` p. For k = ``steps_off``
     steps the chosen entries θ_S are zero in the model and the others are trained as usual,
 
-        θ_F ← θ_F − h∇_F L(θ_F, 0).
+    .. math:: θ_F ← θ_F - h∇_F L(θ_F, 0).
 
     Then θ_S is switched on again, as it was, and one step moves everything, θ_S with the step of the
     time it missed:
 
-        θ_F ← θ_F − h∇_F L(θ_F, θ_S),     θ_S ← θ_S − hk∇_S L(θ_F, θ_S).
+    .. math:: θ_F ← θ_F - h∇_F L(θ_F, θ_S), \qquad θ_S ← θ_S - hk∇_S L(θ_F, θ_S).
 
     Weights are switched off inside ``due()`` only: a model evaluated, saved or averaged outside has all
     of its weights. Subsets are keyed by (seed, cycle, parameter): a resumed run draws the same ones.

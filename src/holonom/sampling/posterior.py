@@ -60,6 +60,7 @@ class Posterior:
 
     @property
     def chains(self) -> int:
+        """How many chains there are."""
         return self.losses.shape[0]
 
     def __len__(self) -> int:

@@ -39,7 +39,7 @@ class Orthogonal(Matrices):
     Q is the *tall* orientation of the weight, r × s with s = min(out, in), and QᵀQ = I_s. Both the
     overdamped step (Algorithm 1) and RATTLE's drift (Algorithm 2) solve for a symmetric Λ with
 
-        Q' = Q + Z − QΛ,   Q'ᵀQ' = I,
+    .. math:: Q' = Q + Z - QΛ, \qquad Q'^{⊤} Q' = I,
 
     where Z is the step that ignores the constraint. Q'ᵀQ' depends on Z only through the s × s
     matrices Y = QᵀZ and ZᵀZ, so the quasi-Newton iteration (4.55),

@@ -1,0 +1,30 @@
+"""Equations as MathML, which browsers draw themselves: no script, no font, no request."""
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+RELATIONS = {"←": r"\leftarrow ", "≤": r"\le ", "≥": r"\ge ", "⟨": r"\langle ", "⟩": r"\rangle ", "‖": r"\| "}
+
+
+def mathml(formula: str, display: str = "inline") -> str:
+    """Unicode operators become LaTeX's, so that they get the spaces of operators."""
+    return convert(formula.translate(str.maketrans(RELATIONS)), display=display)
+
+
+def visit_inline(self: HTML5Translator, node: nodes.math) -> None:
+    self.body.append(mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_block(self: HTML5Translator, node: nodes.math_block) -> None:
+    number = f'<span class="eqno">({node["number"]})</span>' if node["number"] else ""
+    identity = f' id="{node["ids"][0]}"' if node["ids"] else ""
+    self.body.append(f'<div class="equation"{identity}>{mathml(node.astext(), "block")}{number}</div>\n')
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
