@@ -436,6 +436,43 @@ def test_links_and_files(small: Any, tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_link_means_the_same_whatever_was_played_before(small: Any, server: Server) -> None:
+    """What a link does not name has its default, not what the server has at the moment."""
+    small.locator("#replicas-input").select_option("16")
+    expect_setting(small, "replicas", "16")
+    move(small, "noise", "noise")
+    visit(small, server, SMALL)
+    expect_setting(small, "replicas", "1")
+    expect_setting(small, "noise", "0.02")
+    small.evaluate("link => { location.hash = link; }", SMALL.replace("width=6", "width=7"))
+    expect_setting(small, "width", "7")
+
+
+def test_nothing_is_lost_on_a_slow_line(small: Any) -> None:
+    """Points and sliders that are sent before the page has heard of the last ones add up."""
+    small.locator("#data-input").select_option("painted")
+    expect_setting(small, "data", "painted")
+    plane = small.locator("[data-arm=A] canvas")
+    plane.focus()
+    # All in one task of the page: no message of the server comes in between.
+    small.evaluate(
+        """() => {
+            const canvas = document.querySelector("[data-arm=A] canvas");
+            const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+            for (let i = 0; i < 5; i++) ["Enter", "ArrowLeft"].forEach(press);
+            for (const [name, value] of [["lr", "0.02"], ["momentum", "0.5"]]) {
+                const input = document.querySelector(`[data-name="arms.0.${name}"] .exact`);
+                input.value = value;
+                input.dispatchEvent(new Event("change"));
+            }
+        }"""
+    )
+    expect_setting(small, "A.momentum", "0.5")
+    expect_setting(small, "A.lr", "0.02")
+    assert len(setting(small, "painted").split("*")) == 5
+    small.locator("#clear-paint").click()
+
+
 # ── the connection ───────────────────────────────────────────────────────────────────────────────
 
 
