@@ -335,6 +335,10 @@ def test_every_word_is_explained_on_hover_and_on_focus(small: Any) -> None:
         box = tip.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= small.viewport_size["width"]
+    small.evaluate("dispatchEvent(new Event('scroll'))")  # a late report of a scroll that is over
+    playwright.expect(tip).to_be_visible()
+    small.evaluate("scrollBy(0, -40)")
+    playwright.expect(tip).to_be_hidden()
     small.locator("#save-script").focus()
     small.keyboard.press("Escape")
     playwright.expect(tip).to_be_hidden()
@@ -580,6 +584,14 @@ def test_everything_fits_and_can_be_read(page: Any, server: Server, width: int, 
     )
     assert len(ratios) > 40
     assert min(ratios)[0] >= 4.5, min(ratios)
+
+
+def test_pictures_have_names_from_the_start(page: Any, server: Server) -> None:
+    """Those who do not see them hear what they are before the first description of what is on them."""
+    page.goto(server.url)
+    until(page, "document.querySelectorAll('[data-arm] canvas').length > 0")
+    names = page.evaluate("[...document.querySelectorAll('canvas')].map((canvas) => canvas.ariaLabel)")
+    assert all(names), names
 
 
 def test_everything_has_a_name_and_can_be_reached(small: Any) -> None:

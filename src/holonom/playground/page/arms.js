@@ -50,6 +50,7 @@ export class ArmCard {
     this.about = element("p", { className: "about" });
     this.canvas = element("canvas", { className: "plane", tabIndex: -1 });
     this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", `Plane of arm ${this.letter}`); // until there is more to say
     this.stopped = element("p", { className: "stopped", hidden: true });
     this.numbers = element("dl", { className: "numbers" });
     this.values = {};
