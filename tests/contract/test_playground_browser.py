@@ -79,9 +79,9 @@ def visit(page: Any, server: Server, fragment: str = "") -> Any:
     return page
 
 
-def until(page: Any, expression: str, arg: Any = None) -> None:
+def until(page: Any, expression: str, arg: Any = None, patience: float = PATIENCE) -> None:
     """Wait until a JavaScript expression or function of ``arg``, holds. The page's policy forbids playwright's way."""
-    end = time.monotonic() + PATIENCE / 1000
+    end = time.monotonic() + patience / 1000
     while not page.evaluate(expression, arg):
         assert time.monotonic() < end, expression
         page.wait_for_timeout(20)

@@ -43,7 +43,7 @@ def search_then_train(run: Run, settings: SimpleNamespace) -> list[Claim]:
 
 @pytest.fixture(autouse=True)
 def study(monkeypatch: pytest.MonkeyPatch) -> None:
-    scales = {scale: {"replicas": 1} for scale in base.SCALES}
+    scales = {scale: {"replicas": 3} for scale in base.SCALES}
     made = base.Experiment("fig0", "Pieces", "", "", scales, search_then_train, splits=True)
     base.catalogue()
     monkeypatch.setitem(base._registered, "fig0", made)
@@ -81,7 +81,7 @@ def test_a_plan_lists_the_trainings_of_a_piece() -> None:
     found = [plan("fig0", scale="smoke", device="cpu", piece=Piece(number, 3)) for number in (1, 2, 3)]
     assert all(one.complete for one in found)
     assert [len(one.parts) for one in found] == [3, 2, 2]
-    assert {part.steps for one in found for part in one.parts} == {4}
+    assert {(part.runs, part.steps) for one in found for part in one.parts} == {(1, 4)}
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path, capsys: Any) -> None:

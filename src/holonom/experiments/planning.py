@@ -170,11 +170,14 @@ class PlannedRun(Run):
         return result
 
     def each(self, parts: Mapping[str, Callable[[], Array]], shape: tuple[int, ...]) -> dict[str, Array]:
-        """This piece's parts measured; the others' stood in for."""
-        return {
+        """This piece's parts measured, each of them one run; the others' stood in for."""
+        before = len(self.parts)
+        found = {
             name: self.once(name, make, shape) if self.piece.has(place) else _stand_in(shape)
             for place, (name, make) in enumerate(parts.items())
         }
+        self.parts[before:] = [part._replace(runs=1) for part in self.parts[before:]]
+        return found
 
     @contextmanager
     def progress(self, title: str, total: int, unit: str = "step") -> Iterator[Callable[[int, int, Any], None]]:
