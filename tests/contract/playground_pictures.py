@@ -19,12 +19,15 @@ ACCURACY = "parseFloat(document.querySelector('[data-arm=A] [data-number=test_ac
 
 def play(page: Any, preset: str, *conditions: str) -> None:
     """Play a preset until all conditions hold, and wait for the last numbers."""
+    page.locator("#reset").click()
+    until(page, "document.body.dataset.step === '0'")
     page.locator(f"[data-preset={preset}]").click()
     for condition in conditions:
         until(page, condition, patience=20 * PATIENCE)
     page.locator("#play").click()
     settled(page)
     page.mouse.move(2, 2)
+    page.evaluate("scrollTo(0, 0)")
 
 
 def take(page: Any, server: Server, folder: Path) -> None:
@@ -33,6 +36,7 @@ def take(page: Any, server: Server, folder: Path) -> None:
     page.screenshot(path=folder / "playground.png", full_page=True)
     play(page, "replicas", STEPS.format(1500))
     page.get_by_label("spread").check()
+    page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=folder / "playground-replicas.png", full_page=True)
     page.emulate_media(color_scheme="dark", reduced_motion="reduce")
     page.set_viewport_size({"width": 390, "height": 1500})

@@ -253,6 +253,27 @@ def test_both_arms_advance(page: Any, server: Server) -> None:
         assert inked(small, chart), chart
 
 
+def test_charts_make_sense_before_the_first_step(small: Any) -> None:
+    small.locator("[data-arm=A] select").first.select_option("baoab")
+    expect_setting(small, "A", "baoab")
+    assert settled(small) == 0
+    words = small.evaluate(
+        """() => {
+            const write = CanvasRenderingContext2D.prototype.fillText, words = {};
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+                (words[this.canvas.closest("[data-chart]")?.dataset.chart] ??= []).push(text);
+                return write.call(this, text, ...place);
+            };
+            dispatchEvent(new Event("resize"));
+            CanvasRenderingContext2D.prototype.fillText = write;
+            return words;
+        }"""
+    )
+    assert words["temperatures"] == ["nothing is read yet"]
+    assert {"0", "1"} <= set(words["loss"])
+    assert not [text for text in words["loss"] + words["curvatures"] if "e-" in text]
+
+
 def inked(page: Any, chart: str) -> bool:
     """Whether an arm's colour is on a chart."""
     colours = page.evaluate(
