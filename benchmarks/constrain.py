@@ -34,31 +34,31 @@ TARGETS = {"plain": 1.3, "tangent": 1.8, "angular": 1.8}  # of spheres, as a mul
 
 
 class Weights(nn.Module):
-    """Parameters alone: matrices, which rules claim, and vectors."""
+    """Parameters alone: embeddings (the first two), matrices and vectors."""
 
     def __init__(self, shapes: list[Shape], device: str) -> None:
         super().__init__()
-        for kind, chosen in (("matrices", 2), ("vectors", 1)):
-            own = [nn.Parameter(0.02 * torch.randn(shape, device=device)) for shape in shapes if len(shape) == chosen]
-            self.register_module(kind, nn.ParameterList(own))
+        matrices, vectors = ([shape for shape in shapes if len(shape) == count] for count in (2, 1))
+        for kind, own in (("embeddings", matrices[:2]), ("matrices", matrices[2:]), ("vectors", vectors)):
+            made = [nn.Parameter(0.02 * torch.randn(shape, device=device)) for shape in own]
+            self.register_module(kind, nn.ParameterList(made))
 
 
-def spheres(per: str) -> Callable[[], dict[str, Constraint]]:
-    return lambda: {"matrices.*": Sphere("initial", per=per)}
+def everywhere(space: Callable[[], Constraint]) -> Callable[[], dict[str, Constraint]]:
+    return lambda: {"embeddings.*": space(), "matrices.*": space()}
 
 
 def hidden_only(space: Callable[[], Constraint]) -> Callable[[], dict[str, Constraint]]:
-    """All but the embeddings, the first two."""
-    return lambda: {"matrices.[!01]": space(), "matrices.??": space()}
+    return lambda: {"matrices.*": space()}
 
 
 ARMS: dict[str, tuple[Callable[[], dict[str, Constraint]] | None, str]] = {
     BARE: (None, ""),
     **{
-        f"spheres per {per}, {update}": (spheres(per), update)
+        f"spheres per {per}, {update}": (everywhere(lambda per=per: Sphere("initial", per=per)), update)  # type: ignore[misc]
         for per in ("row", "matrix") for update in ("plain", "tangent", "angular")
     },
-    "circles, plain": (lambda: {"matrices.*": Circle(0.1)}, "plain"),
+    "circles, plain": (everywhere(lambda: Circle(0.1)), "plain"),
     "orthogonal, plain": (hidden_only(lambda: Orthogonal(scale="initial")), "plain"),
     "orthogonal, tangent": (hidden_only(lambda: Orthogonal(scale="initial")), "tangent"),
 }  # fmt: skip

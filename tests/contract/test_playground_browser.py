@@ -79,9 +79,9 @@ def visit(page: Any, server: Server, fragment: str = "") -> Any:
     return page
 
 
-def until(page: Any, expression: str, arg: Any = None) -> None:
+def until(page: Any, expression: str, arg: Any = None, patience: float = PATIENCE) -> None:
     """Wait until a JavaScript expression or function of ``arg``, holds. The page's policy forbids playwright's way."""
-    end = time.monotonic() + PATIENCE / 1000
+    end = time.monotonic() + patience / 1000
     while not page.evaluate(expression, arg):
         assert time.monotonic() < end, expression
         page.wait_for_timeout(20)
@@ -253,6 +253,27 @@ def test_both_arms_advance(page: Any, server: Server) -> None:
         assert inked(small, chart), chart
 
 
+def test_charts_make_sense_before_the_first_step(small: Any) -> None:
+    small.locator("[data-arm=A] select").first.select_option("baoab")
+    expect_setting(small, "A", "baoab")
+    assert settled(small) == 0
+    words = small.evaluate(
+        """() => {
+            const write = CanvasRenderingContext2D.prototype.fillText, words = {};
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+                (words[this.canvas.closest("[data-chart]")?.dataset.chart] ??= []).push(text);
+                return write.call(this, text, ...place);
+            };
+            dispatchEvent(new Event("resize"));
+            CanvasRenderingContext2D.prototype.fillText = write;
+            return words;
+        }"""
+    )
+    assert words["temperatures"] == ["nothing is read yet"]
+    assert {"0", "1"} <= set(words["loss"])
+    assert not [text for text in words["loss"] + words["curvatures"] if "e-" in text]
+
+
 def inked(page: Any, chart: str) -> bool:
     """Whether an arm's colour is on a chart."""
     colours = page.evaluate(
@@ -335,6 +356,10 @@ def test_every_word_is_explained_on_hover_and_on_focus(small: Any) -> None:
         box = tip.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= small.viewport_size["width"]
+    small.evaluate("dispatchEvent(new Event('scroll'))")  # a late report of a scroll that is over
+    playwright.expect(tip).to_be_visible()
+    small.evaluate("scrollBy(0, -40)")
+    playwright.expect(tip).to_be_hidden()
     small.locator("#save-script").focus()
     small.keyboard.press("Escape")
     playwright.expect(tip).to_be_hidden()
@@ -434,6 +459,43 @@ def test_links_and_files(small: Any, tmp_path: Path) -> None:
     expect_setting(small, "width", "9")  # everybody who has the address sees the same run
     expect_setting(other, "width", "9")
     other.close()
+
+
+def test_a_link_means_the_same_whatever_was_played_before(small: Any, server: Server) -> None:
+    """What a link does not name has its default, not what the server has at the moment."""
+    small.locator("#replicas-input").select_option("16")
+    expect_setting(small, "replicas", "16")
+    move(small, "noise", "noise")
+    visit(small, server, SMALL)
+    expect_setting(small, "replicas", "1")
+    expect_setting(small, "noise", "0.02")
+    small.evaluate("link => { location.hash = link; }", SMALL.replace("width=6", "width=7"))
+    expect_setting(small, "width", "7")
+
+
+def test_nothing_is_lost_on_a_slow_line(small: Any) -> None:
+    """Points and sliders that are sent before the page has heard of the last ones add up."""
+    small.locator("#data-input").select_option("painted")
+    expect_setting(small, "data", "painted")
+    plane = small.locator("[data-arm=A] canvas")
+    plane.focus()
+    # All in one task of the page: no message of the server comes in between.
+    small.evaluate(
+        """() => {
+            const canvas = document.querySelector("[data-arm=A] canvas");
+            const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+            for (let i = 0; i < 5; i++) ["Enter", "ArrowLeft"].forEach(press);
+            for (const [name, value] of [["lr", "0.02"], ["momentum", "0.5"]]) {
+                const input = document.querySelector(`[data-name="arms.0.${name}"] .exact`);
+                input.value = value;
+                input.dispatchEvent(new Event("change"));
+            }
+        }"""
+    )
+    expect_setting(small, "A.momentum", "0.5")
+    expect_setting(small, "A.lr", "0.02")
+    assert len(setting(small, "painted").split("*")) == 5
+    small.locator("#clear-paint").click()
 
 
 # ── the connection ───────────────────────────────────────────────────────────────────────────────
@@ -543,6 +605,14 @@ def test_everything_fits_and_can_be_read(page: Any, server: Server, width: int, 
     )
     assert len(ratios) > 40
     assert min(ratios)[0] >= 4.5, min(ratios)
+
+
+def test_pictures_have_names_from_the_start(page: Any, server: Server) -> None:
+    """Those who do not see them hear what they are before the first description of what is on them."""
+    page.goto(server.url)
+    until(page, "document.querySelectorAll('[data-arm] canvas').length > 0")
+    names = page.evaluate("[...document.querySelectorAll('canvas')].map((canvas) => canvas.ariaLabel)")
+    assert all(names), names
 
 
 def test_everything_has_a_name_and_can_be_reached(small: Any) -> None:

@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from holonom.experiments.setups.constrained.arms import ARMS, HARD, ROWS
-from holonom.experiments.setups.constrained.characters import GPT, LOOKS, Size, marks, rate
+from holonom.experiments.setups.constrained.arms import ARMS, HARD, IMAGE_ADAMW_HELD, IMAGE_ARMS, IMAGE_SGD_HELD, ROWS
+from holonom.experiments.setups.constrained.characters import GPT, Size
+from holonom.experiments.setups.constrained.comparison import LOOKS, marks, schedule
 from holonom.experiments.studies.lm import best_power, rates_around, shift
+from holonom.models import resnet18
 from holonom.partitions import locate
 
 SIZE = Size(width=16, layers=2, heads=2, context=8, batch=4, steps=100, warm_up=10)
@@ -59,8 +61,28 @@ def test_every_arm_moves_all_parameters_and_keeps_its_constraint(arm):
         torch.testing.assert_close(q.T @ q, torch.eye(16) * q.square().sum() / 16, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("arm", IMAGE_ARMS, ids=lambda arm: arm.name)
+def test_every_arm_of_the_images_moves_all_parameters_and_keeps_its_filters_norms(arm):
+    assert len(arm.grid) == len(set(arm.grid)) == 6
+    torch.manual_seed(0)
+    model = resnet18(width=2)
+    norms = {name: p.detach().flatten(1).norm(dim=1) for name, p in model.named_parameters() if p.ndim > 1}
+    setting = next(setting for setting in arm.grid if arm.second == "decay" or setting[1] == 1.0)
+    opt = arm.optimizer(setting)(model)
+    before = [p.detach().clone() for p in model.parameters()]
+    for _ in range(2):
+        opt.zero_grad()
+        nn.functional.cross_entropy(model(torch.randn(8, 3, 16, 16)), torch.arange(8)).backward()
+        opt.step()
+    assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    after = {name: model.get_parameter(name).detach().flatten(1).norm(dim=1) for name in norms}
+    held = {name for name in norms if torch.allclose(after[name], norms[name], rtol=1e-5, atol=0)}
+    kernels = {name for name in norms if "stem" not in name and "head" not in name}
+    assert held == (kernels if arm in (IMAGE_SGD_HELD, IMAGE_ADAMW_HELD) else set())
+
+
 def test_the_schedule():
-    rates = [rate(step, SIZE) for step in range(SIZE.steps + 1)]
+    rates = [schedule(step, SIZE.steps, SIZE.warm_up) for step in range(SIZE.steps + 1)]
     assert rates[:10] == pytest.approx([(k + 1) / 10 for k in range(10)])
     assert set(rates[10:61]) == {1.0}
     assert rates[60:] == pytest.approx([(100 - k) / 40 for k in range(60, 101)])

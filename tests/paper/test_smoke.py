@@ -21,6 +21,7 @@ from holonom.errors import DataError
 from holonom.experiments import base, studies
 from holonom.experiments.reproduce import reproduce
 from holonom.experiments.setups.cifar import training
+from holonom.experiments.setups.constrained import pictures
 from holonom.experiments.setups.people import classifiers
 from holonom.experiments.setups.transfer import text
 from holonom.experiments.verdicts import HOLDS
@@ -47,6 +48,7 @@ def made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "wikitext2", lambda root: Corpus(tokens, tokens, tokens, vocabulary))
     monkeypatch.setattr(text, "sst2", lambda root: Sentences(phrases, labels, phrases, labels))
     monkeypatch.setattr(training, "cifar10", lambda root: image_set(64, 32))
+    monkeypatch.setattr(pictures, "cifar10", lambda root: image_set(64, 32))
     monkeypatch.setattr(classifiers, "mnist", lambda root: bars_as_digits())
 
 

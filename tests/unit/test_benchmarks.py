@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks import constrain
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,3 +25,13 @@ def test_quick_run_writes_its_rows(training: bool, tmp_path: Path) -> None:
     assert ("one 32×32×32 product" in measured) == training
     assert all(row["error"] < 1e-5 and row["milliseconds"] > 0 for row in ours)
     assert (tmp_path / "bench.png").stat().st_size > 1000
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+@pytest.mark.parametrize("arm", constrain.ARMS)
+def test_every_constrained_step_is_measured_on_few_weights(arm: str) -> None:
+    row = constrain.measure(arm, [(12, 4), (6, 4), (4, 12), (4, 4), (4,)], "cpu", rounds=2, steps=1)
+    assert row["arm"] == arm
+    assert row["step_ms"] > 0
+    row["ratio"] = 1.0
+    assert ("target" in constrain.line(row)) == arm.startswith("spheres")

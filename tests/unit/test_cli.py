@@ -181,7 +181,7 @@ def test_parts_of_the_papers():
     }
     assert groups["fig3.10"] == {"chapter3"}
     assert groups["table4.5"] == {"chapter4"}
-    assert {id for id, parts in groups.items() if not parts} == {"lm"}  # of no paper
+    assert {id for id, parts in groups.items() if not parts} == {"lm", "resnet"}  # of no paper
 
 
 def test_scales_that_an_experiment_lacks_are_refused(capsys, tmp_path):
@@ -233,6 +233,8 @@ def test_refusals_come_before_anything_runs(capsys, tmp_path, monkeypatch):
     assert "smoke" in refused(capsys, "reproduce", "fig0", "--scale", "huge", *out)
     assert "'abacus' cannot be used" in refused(capsys, "reproduce", "fig0", "--device", "abacus", *out)
     assert "no folder" in refused(capsys, "reproduce", "fig0", "--data", str(tmp_path / "nowhere"), *out)
+    assert "fig0 does not run in pieces" in refused(capsys, "reproduce", "fig0", "--piece", "1/2", *out)
+    assert "K from 1 to N" in refused(capsys, "reproduce", "fig0", "--piece", "3/2", *out)
     assert "ID" in refused(capsys, "reproduce")
     assert "COMMAND" in refused(capsys)
     monkeypatch.setattr("holonom.experiments.ranks.size", lambda: 3)

@@ -92,6 +92,12 @@ def test_six_presets_of_two_sentences() -> None:
         ({"depth": 1, "arms": [{"method": "o_od"}]}, "depth", "choose 2 or more layers"),
         ({"painted": [[0.0, 0.0, 2]]}, "painted", r"\[x, y, 0 or 1\]"),
         ({"painted": [[0.0, 0.0, 1]] * 601}, "painted", "up to 600"),
+        ({"more_painted": [[0.0, 0.0, 1]] * 601}, "painted", "up to 600"),
+        ({"more_painted": 1}, "painted", "up to 600"),
+        ({"arms.0.lr": 0.1}, "arms", "no 'arms.0.lr': there are 0 arms"),
+        ({"arms": [{"method": "sgd"}], "arms.0.method": "adam"}, "arms.0.method", "give arms.0"),
+        ({"arms": [{"method": "sgd"}], "arms.0": "adam"}, "arms.0", "must be an object"),
+        ({"arms": [{"method": "sgd"}], "arms.0.lr": 9}, "arms.0.lr", "from 0.0001 to 2"),
         ([], "settings", "must be an object"),
     ],
 )
@@ -99,6 +105,20 @@ def test_settings_that_cannot_be_are_refused(given: Any, name: str, message: str
     with pytest.raises(SettingError, match=message) as found:
         read_settings(given, Settings())
     assert found.value.name.startswith(name)
+
+
+def test_what_two_pages_set_at_once_is_kept() -> None:
+    """A page sends the setting it changes, since it may not have heard of another one yet."""
+    settings = read_settings({"arms": [{"method": "sgd"}, {"method": "c_od"}], "data": "painted"}, Settings())
+    for given in ({"arms.0.lr": 0.02}, {"arms.0.momentum": 0.5}, {"arms.1": {"method": "adam", "lr": 0.03}}):
+        settings = read_settings(given, settings)
+    assert [arm.to_json() for arm in settings.arms] == [
+        {"method": "sgd", "lr": 0.02, "momentum": 0.5, "weight_decay": 0.0},
+        {"method": "adam", "lr": 0.03},
+    ]
+    for point in ([0.1, 0.2, 1], [0.3, 0.4, 0]):
+        settings = read_settings({"more_painted": [point]}, settings)
+    assert settings.painted == ((0.1, 0.2, 1.0), (0.3, 0.4, 0.0))
 
 
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────

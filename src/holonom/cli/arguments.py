@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from ..experiments.pieces import Piece
+
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
@@ -36,6 +38,15 @@ def whole_number(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def piece(text: str) -> Piece:
+    from ..experiments.pieces import Piece
+
+    try:
+        return Piece.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def person(text: str) -> str:

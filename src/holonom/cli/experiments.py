@@ -40,6 +40,8 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="folder of the run set (default: results)")
     add("--seed", type=whole_number(0), default=0, metavar="S", help="of weights, data, order, noise (default: 0)")
     add("--resume", action="store_true", help="continue an interrupted run; of several, finished ones are kept")
+    add("--piece", type=arguments.piece, metavar="K/N",
+        help="make every N-th training only, for several machines or short sittings (lm, resnet)")  # fmt: skip
     add("--overwrite", action="store_true", help="replace results that are there")
     add("--tensorboard", action="store_true", help="also log the curves to DIR/ID/tensorboard")
     add("--quiet", action="store_true", help="no progress bars")
@@ -67,6 +69,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def reproduce(options: argparse.Namespace) -> int:
+    from ..experiments.pieces import WHOLE, Unfinished
     from ..experiments.reproduce import finished, prepare, refuse_overwriting, reproduce
     from ..report.record import NAME, load
     from ..report.terminal import show
@@ -84,8 +87,9 @@ def reproduce(options: argparse.Namespace) -> int:
         "root": options.data,
         "overrides": dict(options.set),
     }
+    piece = options.piece or WHOLE
     if options.plan:
-        return _plan(studies, chosen)
+        return _plan(studies, {**chosen, "piece": piece})
     kept = set()
     for study in studies:
         _, run, settings, _ = prepare(study.id, out=options.out, **chosen)
@@ -95,16 +99,21 @@ def reproduce(options: argparse.Namespace) -> int:
             refuse_overwriting(run.folder, options.resume, options.overwrite)
     for number, study in enumerate(studies, 1):
         if study.id not in kept:
-            reproduce(
-                study.id,
-                **chosen,
-                out=options.out,
-                resume=options.resume,
-                overwrite=options.overwrite,
-                tensorboard=options.tensorboard,
-                quiet=options.quiet,
-                place=f"[{number}/{len(studies)}] " if len(studies) > 1 else "",
-            )
+            try:
+                reproduce(
+                    study.id,
+                    **chosen,
+                    out=options.out,
+                    resume=options.resume,
+                    overwrite=options.overwrite,
+                    tensorboard=options.tensorboard,
+                    quiet=options.quiet,
+                    place=f"[{number}/{len(studies)}] " if len(studies) > 1 else "",
+                    piece=piece,
+                )
+            except Unfinished as stopped:
+                output.say(f"holonom: {study.id}: {stopped}")
+                continue
         if ranks.rank() == 0:
             console, path = output.console(), options.out / study.id / NAME
             if study.id in kept:
@@ -112,8 +121,9 @@ def reproduce(options: argparse.Namespace) -> int:
             else:
                 show(load(path), console)
             console.print(str(path), style="bold", markup=False, highlight=False, soft_wrap=True)
-    if len(studies) > 1 and ranks.rank() == 0:
-        _summary([options.out / study.id / NAME for study in studies])
+    written = [path for path in (options.out / study.id / NAME for study in studies) if path.exists()]
+    if len(studies) > 1 and written and ranks.rank() == 0:
+        _summary(written)
     return output.DONE
 
 
@@ -171,6 +181,8 @@ def _checked(options: argparse.Namespace) -> list[Experiment]:
     for id in dict.fromkeys([*options.ids, *group]):
         try:
             study = find(id)
+            if options.piece and not study.splits:
+                raise ValueError(f"{id} does not run in pieces: leave out --piece")
             study.settings(options.scale, dict(options.set))
             ranks.share(options.replicas or study.scales[options.scale]["replicas"])
         except (KeyError, ValueError) as error:

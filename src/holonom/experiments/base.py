@@ -26,7 +26,8 @@ class Experiment:
 
     ``says`` is the paper's statement in our words; ``data`` names the data sets. ``scales`` holds the settings of
     each size: "smoke" takes seconds, "ci" about two minutes on two cores, "paper" is the published size, and "large",
-    if there is one, lies between them. Each must have ``replicas``.
+    if there is one, lies between them. Each must have ``replicas``. ``splits``: it trains by ``Run.each`` alone, and
+    can be made in pieces.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Experiment:
     scales: Mapping[str, Mapping[str, Any]]
     body: Body
     data: tuple[str, ...] = field(default=())
+    splits: bool = False
 
     def settings(self, scale: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of a scale, some of them overridden; without the number of runs."""
@@ -62,7 +64,14 @@ _registered: dict[str, Experiment] = {}
 
 
 def experiment(
-    id: str, *, title: str, source: str, says: str, data: tuple[str, ...] = (), **scales: Mapping[str, Any]
+    id: str,
+    *,
+    title: str,
+    source: str,
+    says: str,
+    data: tuple[str, ...] = (),
+    splits: Any = False,  # True or False: with that type no scales could be given as **mapping
+    **scales: Mapping[str, Any],
 ) -> Callable[[Body], Body]:
     """Register a function as an experiment; scales are given by name. Nothing else has to be edited."""
     missing = [scale for scale in {*REQUIRED, *scales} if "replicas" not in scales.get(scale, {})]
@@ -75,7 +84,7 @@ def experiment(
     def register(body: Body) -> Body:
         if id in _registered and _registered[id].body.__module__ != body.__module__:
             raise ValueError(f"experiment {id} is registered in {_registered[id].body.__module__} already")
-        _registered[id] = Experiment(id, title, source, says, scales, body, data)
+        _registered[id] = Experiment(id, title, source, says, scales, body, data, bool(splits))
         return body
 
     return register

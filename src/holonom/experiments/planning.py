@@ -22,6 +22,7 @@ from .._training.stepper import Compiled, Stepper
 from ..batches import Batches
 from ..ensemble import Ensemble, Loss
 from ..training import Evaluate, worth_compiling
+from .pieces import WHOLE, Piece
 from .reproduce import prepare
 from .run import Array, Fit, Run
 
@@ -60,8 +61,9 @@ def plan(
     seed: int = 0,
     root: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    piece: Piece = WHOLE,
 ) -> Plan:
-    """The trainings of one experiment with an estimate of their time on this device; writes nothing.
+    """The trainings of one experiment, or of a piece, with an estimate of their time on this device; writes nothing.
 
     A few steps of every training are timed, and compiled before where the run compiles them. What is done with the
     trained networks (lines, contours, figures) is left out.
@@ -69,7 +71,9 @@ def plan(
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         study, run, settings, _ = prepare(id, scale, replicas, device, Path(folder), seed, root, overrides)
-        planned = PlannedRun(run.id, run.scale, run.replicas, seed, run.device, run.folder, root, quiet=True)
+        planned = PlannedRun(
+            run.id, run.scale, run.replicas, seed, run.device, run.folder, root, quiet=True, piece=piece
+        )
         complete = True
         try:
             study.body(planned, SimpleNamespace(**settings))
@@ -90,6 +94,12 @@ class _Unlisted(Exception):
 
 class _Timed(Exception):
     """A part was measured."""
+
+
+def _stand_in(shape: tuple[int, ...]) -> Array:
+    """Numbers that a body can go on with."""
+    numbers: Array = 1 + 0.01 * np.random.default_rng(0).normal(size=shape)
+    return numbers
 
 
 @dataclass
@@ -154,10 +164,20 @@ class PlannedRun(Run):
             result = np.asarray(make())
         except _Timed:
             assert shape is not None
-            return 1 + 0.01 * np.random.default_rng(0).normal(size=shape)
+            return _stand_in(shape)
         finally:
             self._made_up = False
         return result
+
+    def each(self, parts: Mapping[str, Callable[[], Array]], shape: tuple[int, ...]) -> dict[str, Array]:
+        """This piece's parts measured, each of them one run; the others' stood in for."""
+        before = len(self.parts)
+        found = {
+            name: self.once(name, make, shape) if self.piece.has(place) else _stand_in(shape)
+            for place, (name, make) in enumerate(parts.items())
+        }
+        self.parts[before:] = [part._replace(runs=1) for part in self.parts[before:]]
+        return found
 
     @contextmanager
     def progress(self, title: str, total: int, unit: str = "step") -> Iterator[Callable[[int, int, Any], None]]:

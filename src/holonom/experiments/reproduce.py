@@ -20,6 +20,7 @@ from .._torch import release
 from . import checkpoints, ranks
 from .artifacts import write_text
 from .base import SCALES, Experiment, find
+from .pieces import WHOLE, Piece
 from .run import Run
 
 
@@ -38,6 +39,7 @@ def reproduce(
     quiet: bool = False,
     overrides: Mapping[str, Any] | None = None,
     place: str = "",
+    piece: Piece = WHOLE,
 ) -> dict[str, Any]:
     """Run one experiment and write ``out/id/result.json``; returns what the file holds.
 
@@ -56,9 +58,16 @@ def reproduce(
         quiet: no progress bars.
         overrides: other values for settings of the scale; the result says which.
         place: of this experiment among several, shown in progress bars.
+        piece: of an experiment that ``splits``: which trainings are made here. The result is written by whichever
+            piece finds those of all others.
+
+    Raises:
+        Unfinished: if some of the others' are not there.
     """
     study, run, settings, overrides = prepare(id, scale, replicas, device, Path(out), seed, root, overrides)
-    run.resume, run.quiet, run.place = resume, quiet, place
+    run.resume, run.quiet, run.place, run.piece = resume, quiet, place, piece
+    if piece != WHOLE and not study.splits:
+        raise ValueError(f"{id} does not run in pieces")
     refuse_overwriting(run.folder, resume, overwrite)
     ranks.wait()  # no rank may write before all have looked
     run.folder.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from ..optimizer import Langevin
 from ..training import Evaluate, History, train
 from . import checkpoints, ranks
 from .artifacts import ArtifactCache
+from .pieces import WHOLE, Piece, Unfinished
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -83,6 +84,7 @@ class Run:
     quiet: bool = False
     log: Any = None
     place: str = ""  # among several experiments
+    piece: Piece = WHOLE  # of what each() makes
     tables: list[dict[str, Any]] = field(default_factory=list)
     figures: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -151,6 +153,22 @@ class Run:
         """
         values: Array = self.checkpoints.per_rank(name, lambda: torch.from_numpy(np.asarray(make()))).numpy()
         return values
+
+    def each(self, parts: Mapping[str, Callable[[], Array]], shape: tuple[int, ...]) -> dict[str, Array]:
+        """:meth:`once` for parts that do not need each other; a run in pieces makes this piece's alone.
+
+        Raises:
+            Unfinished: if some of the others' are not here.
+        """
+        there = {name for name in parts if self.checkpoints.has_per_rank(name)}
+        made = {
+            name: self.once(name, make, shape)
+            for place, (name, make) in enumerate(parts.items())
+            if self.piece.has(place) or name in there
+        }
+        if missing := len(parts) - len(made):
+            raise Unfinished(str(self.folder / checkpoints.FOLDER), self.piece, missing, len(parts))
+        return made
 
     @property
     def checkpoints(self) -> ArtifactCache:

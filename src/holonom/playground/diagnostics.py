@@ -42,7 +42,8 @@ def _curvature(run: Run, arm: recipe.Arm) -> float:
 def temperatures(run: Run, number: int, put: Put) -> Any:
     arm = run.arms[number]
     rows = [[finite(value) for value in row] for row in arm.temperatures()]
-    return {"layers": rows, "since": arm.since, "readings": arm.thermometer.readings if arm.thermometer else 0}
+    readings = arm.thermometer.readings if arm.thermometer else 0
+    return {"layers": rows, "since": arm.since, "readings": readings, "measured": arm.thermometer is not None}
 
 
 def line(run: Run, number: int, put: Put) -> Any:

@@ -33,7 +33,7 @@ from .hub import Hub, Page
 from .methods import METHODS
 from .presets import DEFAULT, PRESETS
 from .script import script, table
-from .settings import ARM_CONTROLS, CONTROLS, Choice, Control, Number, SettingError
+from .settings import ARM_CONTROLS, CONTROLS, Choice, Control, Number, SettingError, Settings
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +168,7 @@ def catalogue() -> dict[str, Any]:
             {"name": name, "title": preset.title, "text": preset.text, "settings": preset.settings.to_json()}
             for name, preset in PRESETS.items()
         ],
+        "defaults": Settings().to_json(),
         "speeds": SPEEDS,
     }
 

@@ -162,10 +162,15 @@ class Settings:
 
 
 def read_settings(given: Any, base: Settings = Settings()) -> Settings:
-    """Settings from what a page sent: names that are absent keep the value of ``base``. All is checked."""
+    """Settings from what a page sent: names that are absent keep the value of ``base``. All is checked.
+
+    Besides whole lists, ``arms.0.lr`` is one setting of an arm, ``arms.1`` an arm, and ``more_painted`` points that are
+    added: what a page sends before it has heard of a change does not undo the change.
+    """
     if not isinstance(given, dict):
         raise SettingError("settings", "settings must be an object")
-    unknown = sorted(set(given) - {*CONTROLS, "arms", "painted"})
+    parts = {name: value for name, value in given.items() if name.startswith("arms.")}
+    unknown = sorted(set(given) - {*CONTROLS, "arms", "painted", "more_painted", *parts})
     if unknown:
         raise SettingError(unknown[0], f"there is no setting {unknown[0]!r}")
     values: dict[str, Any] = {
@@ -173,8 +178,14 @@ def read_settings(given: Any, base: Settings = Settings()) -> Settings:
     }
     if "arms" in given:
         values["arms"] = _read_arms(given["arms"])
+    for name, value in parts.items():
+        values["arms"] = _with_part(values.get("arms", base.arms), name, value)
     if "painted" in given:
         values["painted"] = _read_painted(given["painted"])
+    if "more_painted" in given:
+        more = given["more_painted"]
+        before = [list(point) for point in values.get("painted", base.painted)]
+        values["painted"] = _read_painted([*before, *more] if isinstance(more, list) else more)
     found = replace(base, **values)
     _check(found, base)
     return found
@@ -184,6 +195,19 @@ def _read_arms(given: Any) -> Any:
     if not isinstance(given, list) or not 1 <= len(given) <= 2 or not all(isinstance(arm, dict) for arm in given):
         raise SettingError("arms", "arms must be a list of one or two objects")
     return tuple(_read_arm(f"arms.{number}", arm) for number, arm in enumerate(given))
+
+
+def _with_part(arms: tuple[ArmSettings, ...], place: str, value: Any) -> tuple[ArmSettings, ...]:
+    """Arms with one of them, or one setting of one of them, replaced."""
+    word, _, name = place.removeprefix("arms.").partition(".")
+    if word not in map(str, range(len(arms))):
+        raise SettingError("arms", f"there is no {place!r}: there are {len(arms)} arms")
+    number = int(word)
+    if name and name != "method":
+        value = {**arms[number].to_json(), name: value}
+    elif name or not isinstance(value, dict):
+        raise SettingError(place, f"{place} must be an object with its method; give arms.{number}")
+    return (*arms[:number], _read_arm(f"arms.{number}", value), *arms[number + 1 :])
 
 
 def _read_arm(place: str, given: dict[str, Any]) -> ArmSettings:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +14,9 @@ from ..base import experiment
 from ..claims import Claim, greater
 from ..run import Array, Run
 from ..setups.constrained.arms import ADAMH, ADAMW, ARMS, HARD, MUON, MUONH, ROWS, Arm
-from ..setups.constrained.characters import LOOKS, Characters, Size, marks
+from ..setups.constrained.characters import Characters, Size
+from ..setups.constrained.comparison import Job, final, picture, search, table, trainings
 
-Setting = tuple[float, float]
 NONE = "not published"
 
 
@@ -25,6 +27,7 @@ NONE = "not published"
     says="Fixed norms of rows or matrices take the place of weight decay: AdamW and Muon reach a lower loss with them "
     "than with their best decay, and the best rate moves less with the width of the network.",
     data=("wikitext-2",),
+    splits=True,
     smoke={
         "replicas": 2, "width": 16, "layers": 1, "heads": 2, "context": 16, "batch": 4, "steps": 10, "warm_up": 2,
         "most": 2000, "settings": 2, "widths": (8, 16), "rates": 2,
@@ -40,34 +43,32 @@ NONE = "not published"
 )  # fmt: skip
 def lm(run: Run, settings: SimpleNamespace) -> list[Claim]:
     text, size = Characters(run, settings.most), Size.of(settings)
-    chosen = {arm: search(run, text, arm, size, settings.settings) for arm in ARMS}
-    losses = {
-        arm: text.fit(arm.title(setting), arm.optimizer(setting), size, tests=True) for arm, setting in chosen.items()
+    chosen = search(text, ARMS, size, settings.settings, "validation loss")
+    across = {
+        (arm, width, k): Job(f"width {width}, {arm.title((lr, chosen[arm][1]))}", arm.optimizer((lr, chosen[arm][1])),
+                             replace(size, width=width))
+        for arm in (ADAMW, ROWS)
+        for width in settings.widths
+        for k, lr in enumerate(rates_around(chosen[arm][0], settings.rates))
+    }  # fmt: skip
+    found: dict[Any, Array] = trainings(text, {**final(chosen, size), **across})
+    losses = {arm: found[arm] for arm in ARMS}
+    moves = {
+        arm: np.array([[found[arm, width, k][-2] for k in range(settings.rates)] for width in settings.widths])
+        for arm in (ADAMW, ROWS)
     }
-    moves = {arm: across_widths(text, arm, chosen[arm], size, settings) for arm in (ADAMW, ROWS)}
-    picture(run, losses, size)
-    run.table(
-        f"Loss in nats a character, {run.replicas} runs",
-        ["optimizer", "validation", "test", "runs (test)"],
-        [
-            [
-                arm.title(chosen[arm]),
-                *(f"{np.mean(x[i]):.4f}" for i in (-2, -1)),
-                ", ".join(f"{v:.4f}" for v in x[-1]),
-            ]
-            for arm, x in losses.items()
-        ],
-    )
+    picture(run, losses, size.steps, "nats a character")
+    table(run, "Loss in nats a character", chosen, losses)
     widths_table(run, moves, settings)
     notes(run, settings)
-    final = {arm: x[-1] for arm, x in losses.items()}
+    at_end = {arm: x[-1] for arm, x in losses.items()}
     better = ((ROWS, ADAMW), (ADAMH, ADAMW), (MUONH, MUON))
     return [
         *(
-            greater(f"{one.name} beats {other.name}", NONE, final[other], final[one], diverged=math.inf)
+            greater(f"{one.name} beats {other.name}", NONE, at_end[other], at_end[one], diverged=math.inf)
             for one, other in better
         ),
-        greater(f"{HARD.name} is behind {ADAMW.name}", NONE, final[HARD], final[ADAMW], diverged=math.inf),
+        greater(f"{HARD.name} is behind {ADAMW.name}", NONE, at_end[HARD], at_end[ADAMW], diverged=math.inf),
         greater(
             f"the best rate moves less with the width: {ROWS.name}",
             NONE,
@@ -76,31 +77,6 @@ def lm(run: Run, settings: SimpleNamespace) -> list[Claim]:
             note="in powers of two, by a parabola through the losses of a run at its rates",
         ),
     ]
-
-
-def search(run: Run, text: Characters, arm: Arm, size: Size, count: int) -> Setting:
-    """The setting with the smallest loss on validation text, by one run that is none of those compared."""
-    grid = arm.grid[:count]
-    scores = [float(text.fit(f"search, {arm.title(s)}", arm.optimizer(s), size, alone=True)[-2].mean()) for s in grid]
-    order = sorted(range(len(grid)), key=lambda i: np.nan_to_num(scores[i], nan=np.inf))
-    run.table(
-        f"Search: {arm.name}", ["lr", arm.second, "validation loss"],
-        [[f"{grid[i][0]:g}", f"{grid[i][1]:g}", f"{scores[i]:.4f}"] for i in order],
-    )  # fmt: skip
-    best, rates = grid[order[0]], {lr for lr, _ in grid}
-    if len(rates) > 2 and best[0] in (min(rates), max(rates)):
-        run.note(f"The best lr of {arm.name}, {best[0]:g}, is at the edge of those tried.")
-    return best
-
-
-def across_widths(text: Characters, arm: Arm, setting: Setting, size: Size, settings: SimpleNamespace) -> Array:
-    """(widths, rates, runs): validation losses around the best rate of the search."""
-    found = []
-    for width in settings.widths:
-        there = Size(**{**vars(size), "width": width})
-        options = [(lr, setting[1]) for lr in rates_around(setting[0], settings.rates)]
-        found.append([text.fit(f"width {width}, {arm.title(one)}", arm.optimizer(one), there)[-2] for one in options])
-    return np.array(found)
 
 
 def rates_around(lr: float, count: int) -> list[float]:
@@ -135,15 +111,6 @@ def widths_table(run: Run, moves: dict[Arm, Array], settings: SimpleNamespace) -
     run.table(
         "Validation loss by width and rate, around the best lr of the search", ["optimizer", "width", *powers], rows
     )
-
-
-def picture(run: Run, losses: dict[Arm, Array], size: Size) -> None:
-    with run.figure("validation", "Validation loss during training, mean over runs.", figsize=(7, 4.2)) as axes:
-        for arm, found in losses.items():
-            axes[0, 0].plot(marks(size.steps), found[:LOOKS].mean(1), label=arm.name)
-        axes[0, 0].set(xlabel="step", ylabel="nats a character")
-        axes[0, 0].grid(alpha=0.3)
-        axes[0, 0].legend(frameon=False, fontsize=8)
 
 
 def notes(run: Run, settings: SimpleNamespace) -> None:

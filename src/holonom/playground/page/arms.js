@@ -26,7 +26,7 @@ export function term(name, text) {
 }
 
 export class ArmCard {
-  /** `change(values)` is called with all values of the arm; `paint(x, y)` with a place of the plane. */
+  /** `change(name, value, done)` is called with what is set, such as "arms.0.lr"; `paint(x, y)` with a place of the plane. */
   constructor(number, catalogue, { change, paint }) {
     this.number = number;
     this.letter = "AB"[number];
@@ -43,13 +43,14 @@ export class ArmCard {
       this.select.append(element("option", { value: name, textContent: title }));
     }
     this.select.addEventListener("change", () => {
-      this.change({ method: this.select.value, ...this.catalogue.methods[this.select.value].settings });
+      this.change(id, { method: this.select.value, ...this.catalogue.methods[this.select.value].settings }, true);
     });
     const label = element("label", { htmlFor: this.select.id, className: "badge term", textContent: this.letter });
     label.dataset.term = "method";
     this.about = element("p", { className: "about" });
     this.canvas = element("canvas", { className: "plane", tabIndex: -1 });
     this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", `Plane of arm ${this.letter}`); // until there is more to say
     this.stopped = element("p", { className: "stopped", hidden: true });
     this.numbers = element("dl", { className: "numbers" });
     this.values = {};
@@ -128,13 +129,11 @@ export class ArmCard {
       this.controls = {};
       for (const name of Object.keys(values)) {
         const control = this.catalogue.arm_controls[name];
-        this.controls[name] = makeControl(`arms.${this.number}.${name}`, name, control, (value) => {
-          this.change({ ...this.settings, [name]: value });
-        });
+        const place = `arms.${this.number}.${name}`;
+        this.controls[name] = makeControl(place, name, control, (value, done) => this.change(place, value, done));
       }
       this.sliders.replaceChildren(...Object.values(this.controls));
     }
-    this.settings = settings;
     for (const [name, value] of Object.entries(values)) this.controls[name].set(value);
     for (const name of ["radius", "output_radius"]) {
       if ("space" in values) this.controls[name].hidden = !["circles", "spheres"].includes(values.space);

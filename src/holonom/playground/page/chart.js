@@ -48,7 +48,8 @@ export function drawChart(context, width, height, lines, options = {}) {
     high *= room;
   } else if (options.high === undefined) high = Math.max(high + 0.05 * (high - low), low + 1e-9);
   const from = options.from ?? 0;
-  const to = Math.max(options.to ?? 0, ...lines.map(({ x }) => x[x.length - 1] ?? 0), from + 1e-9);
+  const last = Math.max(options.to ?? 0, ...lines.map(({ x }) => x[x.length - 1] ?? 0));
+  const to = last > from ? last : from + 1; // before the first step
   const area = { x: MARGIN.left, y: MARGIN.top, w: width - MARGIN.left - MARGIN.right, h: height - MARGIN.top - MARGIN.bottom };
   const at = (value) => (options.log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
   const px = (value) => area.x + ((value - from) / (to - from)) * area.w;

@@ -81,7 +81,7 @@ export function plain(term) {
 
 /** Shows the explanation of whatever has `data-term`: on hover, on keyboard focus and on a tap; Escape hides it. */
 export function explainOnHover(tip) {
-  let shown = null;
+  let shown = null, at = null; // what is explained, and where it was then
   const hide = () => {
     tip.hidden = true;
     shown?.removeAttribute("aria-describedby");
@@ -103,7 +103,7 @@ export function explainOnHover(tip) {
     tip.hidden = false;
     shown = element;
     element.setAttribute("aria-describedby", "tip");
-    const place = element.getBoundingClientRect(), size = tip.getBoundingClientRect();
+    const place = at = element.getBoundingClientRect(), size = tip.getBoundingClientRect();
     const below = place.bottom + 8 + size.height < innerHeight;
     tip.style.left = `${Math.max(8, Math.min(place.left, document.documentElement.clientWidth - size.width - 8))}px`;
     tip.style.top = `${Math.max(8, below ? place.bottom + 8 : place.top - size.height - 8)}px`;
@@ -128,5 +128,9 @@ export function explainOnHover(tip) {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hide();
   });
-  addEventListener("scroll", hide, { passive: true });
+  // Browsers report a scroll late: one that ended before the explanation was shown does not hide it.
+  addEventListener("scroll", () => {
+    const place = shown?.getBoundingClientRect();
+    if (place && (place.left !== at.left || place.top !== at.top)) hide();
+  }, { passive: true });
 }

@@ -43,7 +43,7 @@ const live = new Live({
     const before = state;
     state = message;
     if (wanted) {
-      const settings = wanted;
+      const settings = completed(wanted);
       wanted = null;
       live.send({ do: "set", settings });
     }
@@ -133,12 +133,8 @@ function set(changes, done) {
   else if (!timer) timer = setTimeout(flush, SEND_EVERY);
 }
 
-/** All arms with one of them replaced: the server takes them together. */
-function setArm(number, values, done) {
-  const arms = structuredClone(pending?.arms ?? state.settings.arms);
-  arms[number] = values;
-  set({ arms }, done);
-}
+/** The settings of a link: what it does not name is the default, whatever the server has now. */
+const completed = (settings) => ({ ...catalogue.defaults, ...settings });
 
 function control(name) {
   const [place, number, own] = name.split(".");
@@ -192,13 +188,11 @@ function same(preset, settings) {
 function addCard() {
   const number = cards.length;
   const card = new ArmCard(number, catalogue, {
-    change: (values, done) => setArm(number, values, done ?? true),
+    change: (name, value, done) => set({ [name]: value }, done),
     paint: (x, y) => {
-      const { painted, scale } = { ...state.settings, ...pending };
-      const bound = BOUND * scale, label = Number(document.querySelector("input[name=brush]:checked").value);
+      const bound = BOUND * state.settings.scale, label = Number(document.querySelector("input[name=brush]:checked").value);
       const place = [x, y].map((value) => Number((value * bound).toFixed(3)));
-      set({ painted: [...painted, [...place, label]] }, true);
-      state.settings.painted = [...painted, [...place, label]];
+      set({ more_painted: [[...place, label]] }, true);
     },
   });
   cards.push(card);
@@ -264,7 +258,7 @@ for (const view of document.querySelectorAll("input[name=view]")) view.addEventL
 addEventListener("resize", redraw);
 addEventListener("hashchange", () => {
   const settings = fromFragment(location.hash);
-  if (settings) live.send({ do: "set", settings });
+  if (settings) live.send({ do: "set", settings: completed(settings) });
 });
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, button, a, [role=application]")) return;

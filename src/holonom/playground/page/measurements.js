@@ -40,7 +40,7 @@ const CARDS = [
     (frame) => frame.arms.map(({ numbers }, i) => `${"AB"[i]}: test ${percent(numbers.test_accuracy[0])}, training ${percent(numbers.train_accuracy[0])}`)],
   ["temperatures", "temperatures", "Temperatures",
     (context, width, height, frame) => drawTemperatures(context, width, height, frame.arms.map((_, i) => ({
-      layers: part(frame, i, "temperatures")?.content.layers, colour: colours.arms[i], name: "AB"[i],
+      ...part(frame, i, "temperatures")?.content, colour: colours.arms[i], name: "AB"[i],
     }))),
     (frame) => frame.arms.flatMap((_, i) => (part(frame, i, "temperatures")?.content.layers ?? []).map(([target, kinetic, configurational], layer) =>
       `${"AB"[i]} layer ${layer + 1}: set ${number(target)}, kinetic ${number(kinetic)}, configurational ${number(configurational)}`))],

@@ -18,7 +18,10 @@ export function drawTemperatures(context, width, height, arms) {
   const rows = arms.flatMap(({ layers, colour, name }) =>
     (layers ?? []).map((values, i) => ({ values, colour, label: `${name} ${i + 1}` })));
   const known = rows.flatMap(({ values }) => values.filter((value) => value !== null && value > 0));
-  if (!known.length) return empty(context, width, height, "these methods have no temperature");
+  if (!known.length) {
+    const some = arms.some(({ measured }) => measured);
+    return empty(context, width, height, some ? "nothing is read yet" : "these methods have no temperature");
+  }
   const low = 10 ** Math.floor(Math.log10(Math.min(...known)) - 0.05), high = 10 ** Math.ceil(Math.log10(Math.max(...known)) + 0.05);
   const left = 34, right = 12, bottom = 20, top = 6;
   const px = (value) => left + (Math.log(value / low) / Math.log(high / low)) * (width - left - right);

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from .... import presets
 from ...._constrain.constrain import constrain
@@ -14,12 +14,14 @@ from ...._constrain.presets import split
 from ...._constrain.together import together
 from ...._partition.methods import ORTHOGONAL
 from ...._torch import muon
-from ....constraints import Orthogonal
+from ....constraints import Orthogonal, Sphere
 from ....partitions import role
 from ..shared.optimizers import initial_projection
 
 BETAS = (0.9, 0.95)
 OTHERS = 1e-3  # AdamW's rate for what Muon does not take
+MOMENTUM = 0.9  # of SGD
+Setting = tuple[float, float]  # the rate and one more number
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,13 @@ class Arm:
 
     name: str
     second: str
-    grid: tuple[tuple[float, float], ...]
+    grid: tuple[Setting, ...]
     make: Callable[[nn.Module, float, float, bool], Optimizer]
 
-    def title(self, setting: tuple[float, float]) -> str:
+    def title(self, setting: Setting) -> str:
         return f"{self.name}: lr {setting[0]:g}, {self.second} {setting[1]:g}"
 
-    def optimizer(self, setting: tuple[float, float]) -> Callable[[nn.Module], Optimizer]:
+    def optimizer(self, setting: Setting) -> Callable[[nn.Module], Optimizer]:
         return lambda model: self.make(model, *setting, next(model.parameters()).is_cuda)
 
 
@@ -73,7 +75,21 @@ def orthogonal(model: nn.Module, lr: float, decay: float, fused: bool) -> Optimi
     return opt
 
 
-def grid(rates: tuple[float, ...], seconds: tuple[float, ...]) -> tuple[tuple[float, float], ...]:
+def sgd(model: nn.Module, lr: float, decay: float, fused: bool) -> Optimizer:
+    return SGD(model.parameters(), lr, MOMENTUM, weight_decay=decay, fused=fused)
+
+
+def sgd_filters(model: nn.Module, lr: float, factor: float, fused: bool) -> Optimizer:
+    opt = SGD(model.parameters(), lr, MOMENTUM, fused=fused)
+    constrain(opt, model, {ORTHOGONAL["hidden"]: Sphere("initial", per="row", factor=factor)}, "tangent")
+    return opt
+
+
+def adamw_filters(model: nn.Module, lr: float, factor: float, fused: bool) -> Optimizer:
+    return presets.normalised(model, lr, factor=factor, layers=ORTHOGONAL["hidden"], fused=fused)
+
+
+def grid(rates: tuple[float, ...], seconds: tuple[float, ...]) -> tuple[Setting, ...]:
     return tuple((lr, second) for second in seconds for lr in rates)
 
 
@@ -84,3 +100,10 @@ MUON = Arm("Muon", "decay", grid((0.01, 0.02, 0.04), (0.0, 0.1)), plain_muon)
 MUONH = Arm("MuonH", "free lr", grid((5e-3, 1e-2, 2e-2), (1e-3, 3e-3)), muonh)
 HARD = Arm("AdamW, orthogonal", "decay", grid((5e-4, 1e-3, 2e-3), (0.0, 0.1)), orthogonal)
 ARMS = (ADAMW, ROWS, ADAMH, MUON, MUONH, HARD)
+
+# Of networks for images: every filter of the convolutions behind the first keeps its norm.
+IMAGE_SGD = Arm("SGD", "decay", grid((0.05, 0.1, 0.2), (5e-4, 2e-3)), sgd)
+IMAGE_SGD_HELD = Arm("SGD, filters on spheres", "factor", grid((0.05, 0.1, 0.2), (1.0, 2.0)), sgd_filters)
+IMAGE_ADAMW = Arm("AdamW", "decay", grid((5e-4, 1e-3, 2e-3), (0.05, 0.5)), adamw)
+IMAGE_ADAMW_HELD = Arm("AdamW, filters on spheres", "factor", grid((1e-3, 2e-3, 4e-3), (1.0, 2.0)), adamw_filters)
+IMAGE_ARMS = (IMAGE_SGD, IMAGE_SGD_HELD, IMAGE_ADAMW, IMAGE_ADAMW_HELD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -15,13 +14,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ...._random import mix
 from ....data import wikitext2_characters
-from ... import ranks
 from ...run import Array, Run
 from ..transfer.finetuning import half_precision
+from .comparison import Make, marks, schedule
 
-Make = Callable[[nn.Module], Optimizer]
 CLIP = 1.0  # of the gradient's norm
-LOOKS = 10  # evaluations of a run, the last with the whole validation text
 
 
 @dataclass(frozen=True)
@@ -110,34 +107,18 @@ class Characters:
     def __init__(self, run: Run, most: int | None) -> None:
         self.run = run
         corpus = wikitext2_characters(run.root)
-        self.train, self.valid, self.test = (part[:most].to(run.device) for part in corpus[:3])
+        self.text, self.valid, self.test = (part[:most].to(run.device) for part in corpus[:3])
         self.vocabulary = len(corpus.vocabulary)
 
-    def fit(self, arm: str, make: Make, size: Size, tests: bool = False, alone: bool = False) -> Array:
-        """(LOOKS + 1, runs): losses on validation text during training, and last on the test text or NaN.
-
-        ``alone`` is a single run that is none of those compared.
-        """
-        first, count = (self.run.replicas + ranks.rank(), 1) if alone else ranks.share(self.run.replicas)
-        shape = (LOOKS + 1,)
-        columns = [
-            self.run.once(
-                f"{arm}, run {replica}",
-                lambda replica=replica: self._one(f"{arm}, run {replica}", make, size, replica, tests),  # type: ignore[misc]
-                shape,
-            )
-            for replica in range(first, first + count)
-        ]
-        return ranks.gather(np.array(columns).T)
-
-    def _one(self, title: str, make: Make, size: Size, replica: int, tests: bool) -> Array:
+    def train(self, title: str, make: Make, size: Size, replica: int, tests: bool) -> Array:
+        """Nats a character: on validation text during training, and last on the test text or NaN."""
         seed = mix(self.run.seed, replica) >> 1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = GPT(self.vocabulary, size)
         model = model.to(self.run.device)
         optimizer = make(model)
-        scheduler = LambdaLR(optimizer, lambda step: rate(step, size))
+        scheduler = LambdaLR(optimizer, lambda step: schedule(step, size.steps, size.warm_up))
         generator = torch.Generator().manual_seed(seed)
         losses = []
         with self.run.progress(title, size.steps) as progress:
@@ -151,8 +132,8 @@ class Characters:
         return np.array([*losses, self._loss(model, self.test, size, None) if tests else np.nan])
 
     def _step(self, model: nn.Module, optimizer: Optimizer, size: Size, generator: torch.Generator) -> None:
-        start = torch.randint(len(self.train) - size.context, (size.batch, 1), generator=generator)
-        window = self.train[(start + torch.arange(size.context + 1)).to(self.run.device)]
+        start = torch.randint(len(self.text) - size.context, (size.batch, 1), generator=generator)
+        window = self.text[(start + torch.arange(size.context + 1)).to(self.run.device)]
         optimizer.zero_grad()
         with half_precision(self.run.device, True):
             loss = cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
@@ -173,13 +154,3 @@ class Characters:
                 logits = model(text[part[:, :-1]])
             total += cross_entropy(logits.float().flatten(0, 1), text[part[:, 1:]].flatten(), reduction="sum")
         return float(total) / (len(windows) * size.context)
-
-
-def rate(step: int, size: Size) -> float:
-    """The schedule: warm-up, constant, and linear to 0 over the last two fifths."""
-    decay = 0.4 * size.steps
-    return min(1.0, (step + 1) / max(1, size.warm_up), max(0.0, size.steps - step) / decay)
-
-
-def marks(steps: int) -> list[int]:
-    return [round(steps * k / LOOKS) for k in range(1, LOOKS + 1)]
