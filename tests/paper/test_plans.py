@@ -16,6 +16,7 @@ from holonom.experiments.planning import plan
 from holonom.experiments.setups.cifar import training
 from holonom.experiments.setups.perceptrons.fashion_mnist import Constrained
 from holonom.experiments.setups.planar.problem import FOUR_TURNS, problem
+from holonom.experiments.setups.perceptrons.search import best as best_settings
 from holonom.experiments.setups.shared.optimizers import Momentum
 from holonom.experiments.setups.transfer import text
 from holonom.experiments.studies import fig7, table2
@@ -82,7 +83,7 @@ def test_the_published_number_beside_a_cell_is_that_cells_own() -> None:
 
 def test_the_rival_of_a_search_is_the_best_in_cross_validation() -> None:
     scores = {"a": (0.9, 0.3), "b": (0.8, 0.1), "c": (np.nan, np.nan)}
-    assert fig7._best(scores) == ("a", "b")
+    assert best_settings(scores) == ("a", "b")
     assert isinstance(fig7.PUBLISHED, Constrained)
 
 
