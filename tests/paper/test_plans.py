@@ -19,7 +19,7 @@ from holonom.experiments.setups.perceptrons.search import best as best_settings
 from holonom.experiments.setups.planar.problem import FOUR_TURNS, problem
 from holonom.experiments.setups.shared.optimizers import Momentum
 from holonom.experiments.setups.transfer import text
-from holonom.experiments.studies import fig7, table2
+from holonom.experiments.studies import fig5, fig7, table2
 from holonom.experiments.verdicts import FAILS, HOLDS
 
 from ..random_images import image_set
@@ -105,6 +105,22 @@ def test_published_losses_are_those_of_the_cells_trained(
     assert behind.size == pytest.approx(float(plain) - ours)
     assert (behind.verdict, tuned.verdict, ahead.verdict, searched.verdict) == (FAILS, HOLDS, HOLDS, FAILS)
     assert ahead.size is searched.size is None
+
+
+def test_penalties_with_smaller_steps_are_simulated_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = {}
+
+    def free(run: Any, arm: str, sets: Any, depth: int, epochs: int, *, strengths: Any, steps: Any) -> Any:
+        taken[steps[0]] = epochs
+        return SimpleNamespace(split=lambda names: dict.fromkeys(names, arm))
+
+    monkeypatch.setattr(fig5, "free", free)
+    settings = SimpleNamespace(**catalogue()["fig5"].settings("paper", {}))
+    cells = [cell for h in settings.steps for cell in fig5.sweep(None, [], 4, h, settings)]  # type: ignore[arg-type]
+    assert taken == {0.1: 600, 0.05: 1200, 0.01: 6000}
+    assert len(cells) == len(set(cells)) == 36
+    valid = {cell: np.full(3, -abs(cell[1] - 0.002) - cell[0]) for cell in cells}
+    assert fig5.chosen(cells, valid) == (0.01, 0.002)
 
 
 def test_both_methods_are_searched_with_the_same_effort() -> None:
