@@ -186,3 +186,34 @@ def test_the_underdamped_method_has_the_papers_word() -> None:
     settings = [{"params": list(net.parameters()), "lr": 0.04, "weight_decay": 0.0}]
     optimizer = make_optimizer("o-CoLA-ud", net, settings, momentum=0.9, fused=False)
     assert {(group["scheme"], group["lr"]) for group in optimizer.param_groups} == {("ABO", 0.2)}
+
+
+def test_the_momentum_that_is_held_is_sgds_under_the_schedule() -> None:
+    """γ as printed lets e^(−γh) drift with h = √lr; in SGD's terms it stays, and the steps are SGD's."""
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    settings = [{"params": list(net.parameters()), "lr": STEP, "weight_decay": 0.0}]
+    held, drifting = (make_optimizer(m, net, settings, momentum=0.9, fused=False)
+                      for m in ("o-CoLA-ud, momentum held", "o-CoLA-ud"))  # fmt: skip
+    for optimizer, root in ((held, False), (drifting, True)):
+        drop_twice(optimizer, 3, root)(2)
+    for group in held.param_groups:
+        assert (group["scheme"], group["lr"], group["momentum"]) == ("OBA", pytest.approx(0.001), 0.9)
+    for group in drifting.param_groups:
+        assert float(np.exp(-group["friction"] * group["lr"])) == pytest.approx(0.984, abs=1e-3)
+    assert any("Orthogonal" in repr(group["constraint"]) for group in held.param_groups)
+    assert not Recipe(method="o-CoLA-ud, momentum held").lr_is_root
+
+
+def test_sgd_from_an_orthogonal_start_starts_where_the_constraint_does() -> None:
+    nets = [torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3))) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    before = nets[0][0].weight.detach().clone()
+    for method, net in zip(("SGD, orthogonal start", "o-CoLA-od"), nets, strict=True):
+        settings = [{"params": list(net.parameters()), "lr": STEP, "weight_decay": 0.0}]
+        optimizer = make_optimizer(method, net, settings, momentum=0.9, fused=False)
+        assert isinstance(optimizer, torch.optim.SGD) == (method == "SGD, orthogonal start")
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert torch.equal(p, q)
+    q = nets[0][1].weight.detach()
+    torch.testing.assert_close(q.mT @ q, torch.eye(4), atol=1e-5, rtol=0)
+    assert torch.equal(nets[0][0].weight.detach(), before)

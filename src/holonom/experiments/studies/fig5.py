@@ -51,7 +51,7 @@ def fig5(run: Run, settings: SimpleNamespace) -> list[Claim]:
     longest = settings.epochs * max(settings.steps) / min(settings.steps)
     run.note(
         "The papers do not say which λ, h and depths were tried, nor for how long. Every cell is simulated for the "
-        f"same time: {settings.epochs} epochs at h = {max(settings.steps):g}, {longest:g} at h = {min(settings.steps):g}. "
+        f"same time: {settings.epochs} epochs at h = {max(settings.steps):g}, {longest:g} at {min(settings.steps):g}. "
         "The rival in the first claims is the best cell of the grid on points drawn for that. A run that diverged "
         "counts as 50 %."
     )
