@@ -1,4 +1,4 @@
-"""Studies that take hours at the published size run in pieces: interrupted at any checkpoint, resumed, the same result."""
+"""Studies that take hours at the published size run in pieces: interrupted, resumed, with the same result."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_frozen_weights_and_layers_that_are_not_called_are_nan() -> None:
 
 def test_wrong_calls_are_refused_in_words() -> None:
     model = mlp([2, 3, 1])
-    with pytest.raises(ValueError, match="one number, got shape .*reduction='mean'"):
+    with pytest.raises(ValueError, match=r"one number, got shape .*reduction='mean'"):
         gradient_norms(model, lambda output, y: (output - y).square(), torch.ones(4, 2), torch.ones(4, 1))
     with pytest.raises(ValueError, match="no layer with a weight"):
         gradient_norms(nn.LayerNorm(2), squares, torch.ones(4, 2), torch.ones(4, 2))

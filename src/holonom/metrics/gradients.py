@@ -66,7 +66,9 @@ def _of_one(model: nn.Module, loss: Callable[..., Tensor], inputs: Any, targets:
         value = loss(model(*inputs) if isinstance(inputs, tuple) else model(inputs), *targets)
         if value.numel() != 1:
             raise ValueError(f"the loss must be one number, got shape {tuple(value.shape)}: use reduction='mean'")
-        owned = [[place.parameter for place in places if place.parameter.requires_grad] for places in layers.values()]
+        owned: list[list[Tensor]] = [
+            [place.parameter for place in places if place.parameter.requires_grad] for places in layers.values()
+        ]
         groups = [*owned, *probes]
         flat = [x for group in groups for x in group]
         found = iter(torch.autograd.grad(value, flat, materialize_grads=True))

@@ -51,8 +51,8 @@ def claims_at(arms: dict[str, Arm], decay: float) -> list[Claim]:
     "fig6.5",
     title="ResNet-18 on CIFAR-10 with one block from random labels",
     source="thesis Fig. 6.5",
-    says="Without weight decay: a ResNet-18 of which one of the first blocks starts from weights that fit random labels "
-    "ends with a lower test accuracy, one with an adversarial block 4 with a slightly higher one than from scratch. "
+    says="Without weight decay: a ResNet-18 of which one of the first blocks starts from weights that fit random "
+    "labels ends with a lower test accuracy, one with an adversarial block 4 with a slightly higher one than from scratch. "
     "With block 4 the line falls monotonically, with the others it has barriers.",
     data=("cifar-10",),
     smoke={**SMOKE, "random_epochs": 1},
@@ -64,8 +64,8 @@ def fig6_5(run: Run, settings: SimpleNamespace) -> list[Claim]:
     study = Study(run, settings)
     arms = arms_at(study, 0.0)
     study.report({arm.arm: arm for arm in arms.values()}, note(settings.random_epochs))
-    draw(run, "lines", {"no weight decay": {name: arm.whole for name, arm in arms.items()}},
-         "Test loss of the whole network from initial to trained weights, by the block that was adversarial.")  # fmt: skip
+    shown = {"no weight decay": {name: arm.whole for name, arm in arms.items()}}
+    draw(run, "lines", shown, "Test loss of the whole network's line, by the block that was adversarial.")
     others = [mostly_barrier(f"adversarial {block}: a barrier", "barriers", arms[block].whole)
               for block in ADVERSARIAL if block != LAST]  # fmt: skip
     return [*claims_at(arms, 0.0), *others]

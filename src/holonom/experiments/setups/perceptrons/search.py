@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from ... import ranks
-from ...run import Run
+from ...run import Fit, Run
 from ..shared.optimizers import Momentum
 from .fashion_mnist import Constrained, Images, constrained, momentum
 
@@ -48,9 +48,9 @@ def search(
     return Best(best(scores), best(of_grid), best({**of_grid, **others}))
 
 
-def _scores(parts: dict[str, object], cells: Sequence[Cell]) -> Scores[Cell]:
+def _scores(parts: Mapping[str, Fit], cells: Sequence[Cell]) -> Scores[Cell]:
     return {
-        cell: (float(part.final("test_accuracy").mean()), float(part.final("test_loss").mean()))  # type: ignore[attr-defined]
+        cell: (float(part.final("test_accuracy").mean()), float(part.final("test_loss").mean()))
         for cell, part in zip(cells, parts.values(), strict=True)
     }
 
