@@ -140,8 +140,9 @@ def test_paper_scale_is_the_published_size() -> None:
     """Of the networks of chapter 6 (6.1.3.1), and of fine-tuning (Figs. 5.4 and 5.6)."""
     studies = catalogue()
     published = {"epochs": 100, "train": 50_000, "width": 64, "batch": 128, "replicas": 10}
-    for id in ("fig6.1B", "fig6.2B", "fig6.3", "fig6.4", "fig6.6", "fig6.7", "fig6.5", "fig6.8", "fig6.9", "fig6.10", "fig6.12", "fig6.13", "fig6.14", "fig6.15", "fig6.16", "fig6.18",
-               "fig6.19", "table6.1", "table6.2", "table6.4"):  # fmt: skip
+    for id in ("fig6.1B", "fig6.2B", "fig6.3", "fig6.4", "fig6.5", "fig6.6", "fig6.7", "fig6.8", "fig6.9", "fig6.10",
+               "fig6.12", "fig6.13", "fig6.14", "fig6.15", "fig6.16", "fig6.18", "fig6.19", "table6.1", "table6.2",
+               "table6.4"):  # fmt: skip
         scales = studies[id].scales
         assert published.items() <= scales["paper"].items(), id
         assert (scales["large"]["epochs"], scales["large"]["replicas"]) == (30, 6), id

@@ -52,8 +52,8 @@ def claims_at(arms: dict[str, Arm], decay: float) -> list[Claim]:
     title="ResNet-18 on CIFAR-10 with one block from random labels",
     source="thesis Fig. 6.5",
     says="Without weight decay: a ResNet-18 of which one of the first blocks starts from weights that fit random "
-    "labels ends with a lower test accuracy, one with an adversarial block 4 with a slightly higher one than from scratch. "
-    "With block 4 the line falls monotonically, with the others it has barriers.",
+    "labels ends with a lower test accuracy, one with an adversarial block 4 with a slightly higher one than from "
+    "scratch. With block 4 the line falls monotonically, with the others it has barriers.",
     data=("cifar-10",),
     smoke={**SMOKE, "random_epochs": 1},
     ci={**CI, "random_epochs": 20},
