@@ -137,5 +137,6 @@ def picture(run: Run, by_depth: dict[int, dict[str, Fit]], profiles: dict[str, A
         factors.axhline(1, color="black", linewidth=0.6)
         factors.set(xlabel="hidden layers p", ylabel="factor per layer, going back", xscale="log")
         factors.set_xticks(list(by_depth), [str(depth) for depth in by_depth])
+        factors.minorticks_off()
         layers.set(xlabel="layer", ylabel="‖∂L/∂z‖", yscale="log")
         factors.legend(frameon=False)
