@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from holonom.experiments.setups.cifar import training
+from holonom.experiments.setups.cifar.images import CifarImages
 from holonom.experiments.setups.cifar.optimizers import STEP, drop_twice, make_optimizer
 from holonom.experiments.setups.cifar.recipes import Recipe, Start
 from holonom.experiments.setups.cifar.study import (
@@ -28,6 +29,8 @@ from holonom.experiments.setups.cifar.study import (
 )
 from holonom.experiments.setups.shared.loss_lines import Line, mostly
 from holonom.experiments.studies.fig6_3 import tops
+from holonom.experiments.studies.fig6_5 import adversarial
+from holonom.experiments.studies.fig6_12 import STARTS, beside
 from holonom.experiments.studies.fig6_18 import FULL, STATISTICS, groups
 from holonom.experiments.studies.table6_1 import Row
 
@@ -186,3 +189,70 @@ def test_the_underdamped_method_has_the_papers_word() -> None:
     settings = [{"params": list(net.parameters()), "lr": 0.04, "weight_decay": 0.0}]
     optimizer = make_optimizer("o-CoLA-ud", net, settings, momentum=0.9, fused=False)
     assert {(group["scheme"], group["lr"]) for group in optimizer.param_groups} == {("ABO", 0.2)}
+
+
+def test_the_momentum_that_is_held_is_sgds_under_the_schedule() -> None:
+    """γ as printed lets e^(−γh) drift with h = √lr; in SGD's terms it stays, and the steps are SGD's."""
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    settings = [{"params": list(net.parameters()), "lr": STEP, "weight_decay": 0.0}]
+    held, drifting = (make_optimizer(m, net, settings, momentum=0.9, fused=False)
+                      for m in ("o-CoLA-ud, momentum held", "o-CoLA-ud"))  # fmt: skip
+    for optimizer, root in ((held, False), (drifting, True)):
+        drop_twice(optimizer, 3, root)(2)
+    for group in held.param_groups:
+        assert (group["scheme"], group["lr"], group["momentum"]) == ("OBA", pytest.approx(0.001), 0.9)
+    for group in drifting.param_groups:
+        assert float(np.exp(-group["friction"] * group["lr"])) == pytest.approx(0.984, abs=1e-3)
+    assert any("Orthogonal" in repr(group["constraint"]) for group in held.param_groups)
+    assert not Recipe(method="o-CoLA-ud, momentum held").lr_is_root
+
+
+def test_sgd_from_an_orthogonal_start_starts_where_the_constraint_does() -> None:
+    nets = [torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3))) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    before = nets[0][0].weight.detach().clone()
+    for method, net in zip(("SGD, orthogonal start", "o-CoLA-od"), nets, strict=True):
+        settings = [{"params": list(net.parameters()), "lr": STEP, "weight_decay": 0.0}]
+        optimizer = make_optimizer(method, net, settings, momentum=0.9, fused=False)
+        assert isinstance(optimizer, torch.optim.SGD) == (method == "SGD, orthogonal start")
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert torch.equal(p, q)
+    q = nets[0][1].weight.detach()
+    torch.testing.assert_close(q.mT @ q, torch.eye(4), atol=1e-5, rtol=0)
+    assert torch.equal(nets[0][0].weight.detach(), before)
+
+
+def test_brightness_multiplies_images_and_changes_no_other_draw() -> None:
+    data = CifarImages(image_set(64), torch.device("cpu"))
+    plain = Recipe(images=64, batch=16)
+    before, labels = data.epoch(plain, 0)
+    after, same = data.epoch(replace(plain, brightness=0.05), 0)
+    assert torch.equal(labels, same)
+    assert after.dtype == torch.uint8
+    inside = (before > 40) & (before < 240)
+    factors = (after.double() / before.double()).flatten(2).where(inside.flatten(2), torch.nan).nanmedian(-1).values
+    assert float((factors - 1).abs().max()) <= 0.055
+    assert len(factors.unique()) > 20, "every image has its own"
+
+
+def test_an_adversarial_block_is_the_fooled_networks_and_the_rest_is_fresh() -> None:
+    study: Any = SimpleNamespace(base=Recipe(width=2), settings=SimpleNamespace(random_epochs=1))
+    study.arm = lambda name, weight_decay, start: start
+    start: Any = adversarial(study, "B4", 0.0)
+    assert start.network.random_labels
+    model = start.network.model()
+    initial = {name: x.double() for name, x in model.state_dict().items()}
+    trained = {name: x + 1 for name, x in initial.items()}
+    for name, value in start.state(model, initial, trained).items():
+        assert torch.equal(value, (trained if name.startswith("stages.3.") else initial)[name]), name
+
+
+def test_starts_beside_a_barrier_are_five_intervals_away() -> None:
+    found = []
+    arm = lambda name, recipe, start_of: found.append([start_of(i, recipe).alpha for i in range(2)])  # noqa: E731
+    study: Any = SimpleNamespace(arm=arm)
+    scratch: Any = SimpleNamespace(recipe=Recipe(), whole=line(CLIMBS, [5.0, 4.0, 3.0, 2.0, 0.0]))
+    for name, (offset, _) in STARTS.items():
+        beside(study, scratch, name, offset)
+    np.testing.assert_allclose(np.diff(found, axis=0), 0.1)
+    np.testing.assert_allclose(found[1], tops(scratch.whole))

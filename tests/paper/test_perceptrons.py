@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,12 @@ from torch.nn.functional import cross_entropy
 from holonom import Ensemble
 from holonom.batches import Shuffled
 from holonom.experiments.setups.perceptrons import fashion_mnist
+from holonom.experiments.setups.perceptrons.search import draw, draw_momenta
 from holonom.experiments.setups.perceptrons.tables import split
 from holonom.experiments.setups.perceptrons.tasks import Task, by_layer, line, on_spirals
 from holonom.experiments.setups.planar.methods import adam
 from holonom.experiments.setups.planar.problem import TWO_TURNS
+from holonom.experiments.setups.shared import shrinking_circles
 from holonom.experiments.setups.shared.optimizers import Momentum
 from holonom.experiments.studies import fig7
 
@@ -129,11 +132,75 @@ def test_annealing_lowers_the_step_of_annealed_cells_alone(tmp_path: Path, monke
     assert seen["words"] == {"ABO"}  # the paper's
 
 
+def test_annealing_sgd_is_a_schedule_of_torchs_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fashion_mnist, "BATCH", 20)
+    data, cells = images(), [Momentum(0.1, 0.8), Momentum(0.1, 0.8, 0.01, annealed=True)]
+    trained = fashion_mnist.momentum(small_run(tmp_path, 1), "grid", cells, data, 5, epochs=4).ensemble.unstack()
+    alone = Ensemble(lambda: fashion_mnist.shlp(784, 5, 10), 1, seed=0)
+    optimizer = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.8, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4, eta_min=0.001)
+    batches = Shuffled(data.x, data.y, 20, alone.seeds)
+    for epoch in range(4):
+        for index in batches.order(epoch):
+            optimizer.zero_grad()
+            alone.losses(cross_entropy, *batches.take(index), shared=False).sum().backward()
+            optimizer.step()
+        schedule.step()
+    for p, q, other in zip(*(model.parameters() for model in (alone.alone(0), trained[1], trained[0])), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-5, rtol=1e-4)
+        assert not torch.allclose(p, other, atol=1e-4)
+
+
 def test_candidates_are_different_and_repeatable() -> None:
-    drawn = fig7.draw(3, "circle", 20)
+    drawn = draw(3, "circle", 20, [fig7.PUBLISHED])
     assert len({fig7.PUBLISHED, *drawn}) == 21
-    assert drawn == fig7.draw(3, "circle", 20)
-    assert drawn != fig7.draw(4, "circle", 20)
+    assert drawn == draw(3, "circle", 20, [fig7.PUBLISHED])
+    assert drawn != draw(4, "circle", 20, [fig7.PUBLISHED])
+    in_the_table = [Momentum(*key) for key in fig7.TABLE]
+    momenta = draw_momenta(3, 30, in_the_table)
+    assert len(set(momenta)) == 30
+    assert not set(momenta) & set(in_the_table)
+    assert 5 < sum(cell.annealed for cell in momenta) < 25
+
+
+def test_the_published_codes_circles_shrink() -> None:
+    """One weight, by hand: the new θ in the place of the old one takes θ² + ξ² off the circle at every drift."""
+    h, r, gradient = 0.3, 0.5, 0.7
+    q, xi = 0.3, math.sqrt(r**2 - 0.3**2)
+    p, p_xi = gradient, gradient
+    p -= q * (q * p + xi * p_xi) / r**2
+    p_xi -= xi * (q * p + xi * p_xi) / r**2
+    p, p_xi = p - h / 2 * gradient * (1 - q**2 / r**2), p_xi + h / 2 * gradient * q * xi / r**2
+    for half in range(2):
+        speed = (xi * p - q * p_xi) / r**2
+        c, s = math.cos(speed * h / 2), math.sin(speed * h / 2)
+        p, p_xi = speed * (xi * c - q * s), -speed * (q * c + xi * s)
+        q = q * c + xi * s
+        xi = xi * c - q * s
+        if not half:
+            p, p_xi = math.exp(-h) * p, math.exp(-h) * p_xi
+            normal = (q * p + xi * p_xi) / r**2
+            p, p_xi = p - normal * q, p_xi - normal * xi
+    weight = torch.nn.Parameter(torch.full((1, 1), 0.3, dtype=torch.float64))
+    weight.grad = torch.full((1, 1), gradient, dtype=torch.float64)
+    optimizer = shrinking_circles.ShrinkingCircles([{"params": [weight], "radius": r}], h, 1.0)
+    torch.testing.assert_close(optimizer.smallest_circles()[0], torch.ones(1))
+    optimizer.step()
+    assert float(weight.detach()) == pytest.approx(q, abs=1e-12)
+    assert float(optimizer.smallest_circles()[0]) == pytest.approx((q**2 + xi**2) / r**2, abs=1e-12)
+    assert float(optimizer.smallest_circles()[0]) < 0.999
+
+
+def test_weights_beside_the_published_codes_circles_move_as_aoab() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = shrinking_circles.ShrinkingCircles([{"params": [("free", weight)]}], 0.2, 0.5)
+    q, p, left = 0.0, 0.0, math.exp(-0.1)
+    for number, gradient in enumerate((1.0, -2.0, 0.5)):
+        p = (1 - 0.1) * gradient if number == 0 else p
+        q, p = q + 0.1 * p * (1 + left), left * p - 0.2 * gradient
+        weight.grad = torch.full((1,), gradient)
+        optimizer.step()
+    assert float(weight.detach()) == pytest.approx(q, abs=1e-6)
 
 
 def test_every_run_holds_out_rows_of_its_own(tmp_path: Path) -> None:

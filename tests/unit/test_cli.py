@@ -166,6 +166,7 @@ def test_parts_of_the_papers():
     groups = {id: study.groups for id, study in base.catalogue().items()}
     icml = {id for id, parts in groups.items() if "icml" in parts}
     assert icml == {
+        "appC",
         "cor4.2",
         "fig1",
         "fig2",

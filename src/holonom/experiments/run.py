@@ -101,6 +101,10 @@ class Run:
         """One replica on every rank that no arm uses, to choose settings with."""
         return Ensemble(make_model, 1, self.seed, first=self.replicas + ranks.rank()).to(self.device)
 
+    def first(self, make_model: Callable[[], nn.Module]) -> Ensemble:
+        """The first of every rank's replicas, for an arm that is shown without a claim."""
+        return Ensemble(make_model, 1, self.seed, first=ranks.share(self.replicas)[0]).to(self.device)
+
     def generators(self) -> list[torch.Generator]:
         """One per local replica, for its data; the same for every arm."""
         first, count = ranks.share(self.replicas)

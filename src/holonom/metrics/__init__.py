@@ -5,6 +5,7 @@ from .calibration import brier_score, expected_calibration_error, negative_log_l
 from .chains import autocorrelation_time, effective_sample_size, potential_scale_reduction
 from .curvature import CurvatureSummary, boundary_curvature, boundary_curvatures, curvature_summary, mean_curvature
 from .distance import Travelled, block_distances, distance, travelled
+from .gradients import GradientNorms, gradient_norms
 from .hessian import Estimate, Hessian
 from .section import Section, cross_section
 from .thermodynamics import Reading, Thermometer, equipartition
@@ -14,6 +15,7 @@ __all__ = [
     "Agreement",
     "CurvatureSummary",
     "Estimate",
+    "GradientNorms",
     "Hessian",
     "Reading",
     "Section",
@@ -35,6 +37,7 @@ __all__ = [
     "effective_sample_size",
     "equipartition",
     "expected_calibration_error",
+    "gradient_norms",
     "max_softmax",
     "mean_curvature",
     "negative_log_likelihood",

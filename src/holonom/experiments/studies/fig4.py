@@ -14,7 +14,9 @@ from ..setups.planar.spiral_depth import PER_EPOCH, constrained, data, free
 from ..setups.shared.curves import HEADINGS, late_mean
 
 PENALTY = 0.05
-ARMS = ("SGD", "orthogonal start", "orthogonal penalty", "o-CoLA-od")
+LINE = (5e-6, 5e-5, 5e-4, 1e-3, 2e-3, 0.005, 0.01, 0.1, 0.5)  # of the line search, besides the published one
+SEARCHED = "penalty, λ by validation"
+ARMS = ("SGD", "orthogonal start", "orthogonal penalty", SEARCHED, "o-CoLA-od")
 
 
 @experiment(
@@ -24,13 +26,14 @@ ARMS = ("SGD", "orthogonal start", "orthogonal penalty", "o-CoLA-od")
     says="On the four-turn spiral o-CoLA-od is more accurate than SGD, SGD from an orthogonal start and SGD with an "
     "orthogonal penalty (λ = 0.05, the best of a line search) for perceptrons with more than 3 hidden layers; "
     "h = 0.1 and τ = 0, 10 runs.",
-    smoke={"replicas": 2, "depths": (3, 4), "epochs": 2},
-    ci={"replicas": 3, "depths": (5,), "epochs": 600},
-    paper={"replicas": 10, "depths": (2, 3, 4, 5, 6, 8), "epochs": 600},
+    smoke={"replicas": 2, "depths": (3, 4), "epochs": 2, "line": (0.005,)},
+    ci={"replicas": 3, "depths": (5,), "epochs": 600, "line": (0.005,)},
+    paper={"replicas": 10, "depths": (2, 3, 4, 5, 6, 8), "epochs": 600, "line": LINE},
 )
 def fig4(run: Run, settings: SimpleNamespace) -> list[Claim]:
-    sets = data(run)
-    by_depth = {depth: arms(run, sets, depth, settings.epochs) for depth in settings.depths}
+    sets = data(run, validate=True)
+    found: dict[int, float] = {}
+    by_depth = {depth: arms(run, sets, depth, settings, found) for depth in settings.depths}
     named = {f"{arm}, p={depth}": fit for depth, fits in by_depth.items() for arm, fit in fits.items()}
     run.save_curves(named)
     run.summary(named, HEADINGS)
@@ -43,10 +46,15 @@ def fig4(run: Run, settings: SimpleNamespace) -> list[Claim]:
         "between hidden layers start orthogonal, for o-CoLA-od as for the second column. Accuracy fluctuates from "
         "step to step; claims use its average over the last tenth of training."
     )
+    best_found = ", ".join(f"{strength:g} (p = {depth})" for depth, strength in found.items())
+    run.note(
+        "The published λ is the optimum of a line search that is not described. The fourth column has the λ with the "
+        f"highest accuracy on points drawn for that, at every depth: {best_found}."
+    )
     return [
         best(
             f"o-CoLA-od is the most accurate with {depth} hidden layers",
-            "highest of four",
+            "highest of four (the λ by validation is ours)",
             {arm: late_mean(fit) for arm, fit in fits.items()},
             "o-CoLA-od",
         )
@@ -55,13 +63,20 @@ def fig4(run: Run, settings: SimpleNamespace) -> list[Claim]:
     ]
 
 
-def arms(run: Run, sets: list[Tensor], depth: int, epochs: int) -> dict[str, Fit]:
-    """All four columns of the figure at one depth."""
-    standard = free(run, f"SGD and penalty, p={depth}", sets, depth, epochs, strengths=(0.0, PENALTY))
-    plain, penalised = standard.split(["SGD", "orthogonal penalty"]).values()
+def arms(
+    run: Run, sets: list[Tensor], depth: int, settings: SimpleNamespace, found: dict[int, float]
+) -> dict[str, Fit]:
+    """All four columns of the figure at one depth, and the penalty at its own optimum, which is put into ``found``."""
+    epochs = settings.epochs
+    strengths = (0.0, PENALTY, *settings.line)
+    standard = free(run, f"SGD and penalty, p={depth}", sets, depth, epochs, strengths=strengths)
+    plain, *penalised = standard.split([f"λ={strength:g}" for strength in strengths]).values()
+    found[depth], searched = max(
+        zip(strengths[1:], penalised, strict=True), key=lambda pair: float(late_mean(pair[1], "valid_accuracy").mean())
+    )
     started = free(run, f"orthogonal start, p={depth}", sets, depth, epochs, orthogonal=True)
     orthogonal = constrained(run, f"o-CoLA-od, p={depth}", sets, depth, epochs)
-    return dict(zip(ARMS, (plain, started, penalised, orthogonal), strict=True))
+    return dict(zip(ARMS, (plain, started, penalised[0], searched, orthogonal), strict=True))
 
 
 def picture(run: Run, by_depth: dict[int, dict[str, Fit]]) -> None:

@@ -160,7 +160,7 @@ def table6_1(run: Run, settings: SimpleNamespace) -> list[Claim]:
     study.report(
         arms,
         barrier_note(high, found),
-        "Left out: pre-training on ImageNet (Fig. 6.2A), single blocks pre-trained on random labels (Fig. 6.5), and "
+        "Left out: pre-training on ImageNet (Fig. 6.2A), single blocks pre-trained on random labels (fig6.5), and "
         "the perceptrons, which fig6.17 is about. Random labels and the barrier's top are compared with training "
         "without weight decay, a fixed h = 0.01 with the better of the other fixed steps, no batch norm with VGG-11, "
         "all else with the base; “NB (blocks)” stands for the thesis's NB where it speaks of the blocks.",

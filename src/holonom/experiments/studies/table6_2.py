@@ -22,6 +22,7 @@ from ..setups.cifar.study import (
     as_published,
     barrier_blocks,
     barrier_note,
+    patterns_of,
     vgg_layers,
 )
 from ..setups.shared.loss_lines import draw
@@ -81,12 +82,7 @@ def _arm(study: Study, name: str, base: Arm, blocks: Blocks, high: tuple[str, ..
     special = {k.removeprefix("special_"): v for k, v in changes.items() if k.startswith("special_")}
     if same == special:
         return study.arm(name, base.recipe, **same)
-    return study.arm(name, base.recipe, special_blocks=_patterns(blocks, high), **changes)
-
-
-def _patterns(blocks: Blocks, names: tuple[str, ...]) -> tuple[str, ...]:
-    given = [blocks[name] for name in names]
-    return tuple(pattern for one in given for pattern in ([one] if isinstance(one, str) else one))
+    return study.arm(name, base.recipe, special_blocks=patterns_of(blocks, high), **changes)
 
 
 def _table(run: Run, arms: dict[str, Arm]) -> None:

@@ -73,6 +73,9 @@ class CifarImages:
         chosen = order.to(self.device)
         drawn = (chosen, corner[0].to(self.device), corner[1].to(self.device), mirrored.to(self.device))
         images = torch.cat([self._crop(*part) for part in zip(*(torch.split(x, _CHUNK) for x in drawn), strict=True)])
+        if recipe.brightness:  # drawn last: without it the other draws are the same
+            factor = 1 + recipe.brightness * (2 * torch.rand(used, 1, 1, 1, generator=draw) - 1)
+            images = (images * factor.to(self.device)).round_().clamp_(0, 255).to(images.dtype)
         return images.view(-1, batch, *images.shape[1:]), labels[chosen].view(-1, batch)
 
     def _crop(self, chosen: Tensor, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:

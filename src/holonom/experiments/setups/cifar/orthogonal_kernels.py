@@ -16,6 +16,7 @@ from ....partitions import hidden, locate, weights
 from ... import ranks
 from ...run import Run
 from .networks import Network, untrained
+from .optimizers import CONSTRAINED
 from .recipes import Recipe
 from .training import ACCURACIES, Trained, Training
 
@@ -47,7 +48,7 @@ def train(run: Run, settings: SimpleNamespace, recipes: Mapping[str, Mapping[str
 
 
 def _append_violation(found: list[float], recipe: Recipe, network: Network) -> None:
-    if recipe.method != "SGD":
+    if recipe.method in CONSTRAINED:
         found.append(violation(recipe, network))
 
 

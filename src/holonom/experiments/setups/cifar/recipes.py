@@ -47,6 +47,7 @@ class Recipe:
         narrowed: layers of VGG-11, counted from 1, with half their outputs (Table 6.4).
         images: how many of the training set.
         augmented: random crops of the padded image, and flips.
+        brightness: with 0.05 pixels are also multiplied by a random factor from 0.95 to 1.05, one for each image.
         random_labels: train on labels drawn at random.
         epochs: at most.
         stop_accuracy: stop after an epoch with this training accuracy.
@@ -64,6 +65,7 @@ class Recipe:
     narrowed: tuple[int, ...] = ()
     images: int = 50_000
     augmented: bool = True
+    brightness: float = 0.0
     random_labels: bool = False
     epochs: int = 100
     stop_accuracy: float | None = None

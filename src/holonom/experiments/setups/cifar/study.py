@@ -167,6 +167,12 @@ def vgg_layers(recipe: Recipe) -> Blocks:
     return {f"layer {i}": names for i, names in enumerate(landscape.blocks_of(untrained(recipe)).values(), 1)}
 
 
+def patterns_of(blocks: Blocks, names: Iterable[str]) -> tuple[str, ...]:
+    """The name patterns of some of the blocks."""
+    given = [blocks[name] for name in names]
+    return tuple(pattern for one in given for pattern in ([one] if isinstance(one, str) else one))
+
+
 def barrier_blocks(arm: Arm, published: tuple[str, ...] = PUBLISHED_BARRIERS) -> tuple[tuple[str, ...], bool]:
     """The blocks with barriers, and True; the published ones and False if all blocks have barriers here, or none."""
     measured = arm.with_barriers()

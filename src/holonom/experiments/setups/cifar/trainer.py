@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from ...._training.graphs import GraphedStep
 from ....errors import ProjectionError
 from ....optimizer import Langevin
-from .optimizers import drop_twice
+from .optimizers import FREE, drop_twice
 from .recipes import Recipe
 
 _CHUNK = 1000  # test images at once
@@ -38,7 +38,7 @@ class Trainer:
     ) -> None:
         self.device = device
         # Constraints view kernels as matrices, whose rows must be contiguous.
-        packed = device.type == "cuda" and recipe.method == "SGD"
+        packed = device.type == "cuda" and recipe.method in FREE
         layout = torch.channels_last if packed else torch.contiguous_format
         self.model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         self.as_input = as_input

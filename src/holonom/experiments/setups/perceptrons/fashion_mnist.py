@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, nll_loss
+from torch.optim import Optimizer
 
 from .... import presets
 from ....batches import Shuffled
@@ -21,9 +22,11 @@ from ....data import fashion_mnist
 from ....ensemble import Ensemble
 from ....models import shlp
 from ....optimizer import Langevin
+from ....training import Evaluate
 from ... import ranks
 from ...run import Array, Fit, Run
 from ..shared.optimizers import Momentum, initial_projection, published_word
+from ..shared.shrinking_circles import ShrinkingCircles
 
 BATCH, CHUNK = 128, 4000
 HEADINGS = {"train_accuracy": "train accuracy %", "test_accuracy": "test accuracy %", "test_loss": "test loss"}
@@ -85,20 +88,17 @@ def load(run: Run, train: int, test: int) -> Images:
 
 
 def momentum(run: Run, arm: str, cells: Sequence[Momentum], images: Images, hidden: int, epochs: int) -> Fit:
-    """SGD with momentum as the scheme OBA at τ = 0, h² being the learning rate: all settings in one ensemble."""
+    """SGD with momentum as the scheme OBA at τ = 0, in SGD's terms: all settings in one ensemble."""
     ensemble = run.ensemble(lambda: shlp(784, hidden, 10), len(cells))
-    h = ensemble.spread([math.sqrt(cell.lr) for cell in cells])
-    friction = ensemble.spread([-math.log(cell.momentum) / math.sqrt(cell.lr) for cell in cells])
-    decay = ensemble.spread([cell.weight_decay for cell in cells])
-    optimizer = Langevin(
-        ensemble.named_parameters(), h, scheme="OBA", friction=friction, weight_decay=decay, seed=ensemble.seeds,
-        fuse=_fuse(ensemble),
-    )  # fmt: skip
-    return _train(run, arm, ensemble, optimizer, images, epochs)
+    lr, mu, decay = (ensemble.spread([cell[i] for cell in cells]) for i in range(3))
+    optimizer = Langevin.like_sgd(
+        ensemble.named_parameters(), lr.clone(), mu, weight_decay=decay, seed=ensemble.seeds, fuse=_fuse(ensemble)
+    )
+    return _train(run, arm, ensemble, optimizer, images, epochs, _anneal(ensemble, optimizer, lr, cells, epochs))
 
 
 def constrained(run: Run, arm: str, cells: Sequence[Constrained], images: Images, hidden: int, epochs: int) -> Fit:
-    """c-CoLA-ud or s-CoLA-ud: all settings of one space in one ensemble; "annealed" lowers h along a cosine."""
+    """c-CoLA-ud or s-CoLA-ud: all settings of one space in one ensemble."""
     ensemble = run.ensemble(lambda: shlp(784, hidden, 10), len(cells))
     h: Any = ensemble.spread([cell.lr for cell in cells])
     friction: Any = ensemble.spread([cell.friction for cell in cells])
@@ -114,24 +114,46 @@ def constrained(run: Run, arm: str, cells: Sequence[Constrained], images: Images
         optimizer = method(
             ensemble, h.clone(), shaped, friction=friction, temperature=temperature, scheme="ABO", fuse=_fuse(ensemble)
         )
+    return _train(run, arm, ensemble, optimizer, images, epochs, _anneal(ensemble, optimizer, h, cells, epochs))
+
+
+def shrinking(run: Run, arm: str, cell: Constrained, images: Images, hidden: int, epochs: int) -> Fit:
+    """The published code's circles, which shrink; ``circle_1`` and ``circle_2`` are the smallest of each layer."""
+    ensemble = run.ensemble(lambda: shlp(784, hidden, 10))
+    named = dict(ensemble.named_parameters())
+    groups = [{"params": [named[f"{place}.weight"]], "radius": r} for place, r in zip("02", cell.radii, strict=True)]
+    free = {"params": [named["0.bias"], named["2.bias"]]}
+    optimizer = ShrinkingCircles([*groups, free], cell.lr, cell.friction)
+
+    def left(_: Ensemble) -> dict[str, Tensor]:
+        return {f"circle_{place}": one for place, one in enumerate(optimizer.smallest_circles(), 1)}
+
+    return _train(run, arm, ensemble, optimizer, images, epochs, also=left)
+
+
+def _anneal(
+    ensemble: Ensemble, optimizer: Langevin, start: Tensor, cells: Sequence[Momentum | Constrained], epochs: int
+) -> Callable[[int], None]:
+    """Lowers the step of annealed cells along a cosine to a hundredth."""
     annealed = ensemble.spread([float(cell.annealed) for cell in cells])
 
     def anneal(epoch: int) -> None:
         falling = 0.01 + 0.99 * (1 + math.cos(math.pi * epoch / epochs)) / 2
         for group in optimizer.param_groups:
-            group["lr"].copy_(h * (1 + annealed * (falling - 1)))
+            group["lr"].copy_(start * (1 + annealed * (falling - 1)))
 
-    return _train(run, arm, ensemble, optimizer, images, epochs, anneal)
+    return anneal
 
 
 def _train(
     run: Run,
     arm: str,
     ensemble: Ensemble,
-    optimizer: Langevin,
+    optimizer: Optimizer,
     images: Images,
     epochs: int,
     after_epoch: Callable[[int], None] | None = None,
+    also: Evaluate | None = None,
 ) -> Fit:
     x, y, x_test, y_test = images.x, images.y, images.x_test, images.y_test
     if not images.shared:
@@ -146,6 +168,7 @@ def _train(
             **_metrics(ensemble, x, y, images.shared, "train"),
             **_metrics(ensemble, x_test, y_test, images.shared, "test"),
             "largest_output_weight": weight.abs().amax((1, 2)),
+            **(also(ensemble) if also else {}),
         }
 
     steps = epochs * batches.per_epoch

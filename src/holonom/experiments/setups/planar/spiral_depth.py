@@ -22,6 +22,7 @@ from ....init import orthogonal_
 from ....models import mlp
 from ....optimizer import Langevin
 from ....penalties import orthogonal_penalty
+from ....training import Evaluate
 from ...run import Fit, Run
 
 STEP, BATCH, PER_EPOCH = 0.1, 25, 20
@@ -74,30 +75,50 @@ def free(
     orthogonal: bool = False,
     strengths: Sequence[float] = (0.0,),
     steps: Sequence[float] | None = None,
+    also: Evaluate | None = None,
 ) -> Fit:
-    """SGD from PyTorch's or an orthogonal start, with one penalty λ (and h) for each repeat of the runs."""
+    """SGD from PyTorch's or an orthogonal start, with one penalty λ (and h) for each repeat of the runs.
+
+    ``also`` gives more metrics.
+    """
     ensemble = run.ensemble(lambda: DeepPerceptron(depth, orthogonal), len(strengths))
     ensemble.get_buffer("strength").copy_(ensemble.spread(strengths))
     h = STEP if steps is None else ensemble.spread(steps)
-    return _train(run, arm, sets, ensemble, Langevin(ensemble.parameters(), h, scheme="L", seed=ensemble.seeds), epochs)
+    optimizer = Langevin(ensemble.parameters(), h, scheme="L", seed=ensemble.seeds)
+    return _train(run, arm, sets, ensemble, optimizer, epochs, also)
 
 
 def constrained(
-    run: Run, arm: str, sets: list[Tensor], depth: int, epochs: int, temperatures: Sequence[float] = (0.0,)
+    run: Run,
+    arm: str,
+    sets: list[Tensor],
+    depth: int,
+    epochs: int,
+    temperatures: Sequence[float] = (0.0,),
+    also: Evaluate | None = None,
 ) -> Fit:
     """o-CoLA-od from the same orthogonal start, with one temperature for each repeat of the runs."""
     ensemble = run.ensemble(lambda: DeepPerceptron(depth, True), len(temperatures))
     temperature: Any = ensemble.spread(temperatures) if any(temperatures) else 0.0
-    return _train(run, arm, sets, ensemble, presets.o_cola_od(ensemble, STEP, temperature), epochs)
+    return _train(run, arm, sets, ensemble, presets.o_cola_od(ensemble, STEP, temperature), epochs, also)
 
 
-def _train(run: Run, arm: str, sets: list[Tensor], ensemble: Ensemble, optimizer: Langevin, epochs: int) -> Fit:
+def _train(
+    run: Run,
+    arm: str,
+    sets: list[Tensor],
+    ensemble: Ensemble,
+    optimizer: Langevin,
+    epochs: int,
+    also: Evaluate | None = None,
+) -> Fit:
     x, y, x_test, y_test, *valid = (part.repeat(ensemble.repeats, *[1] * (part.ndim - 1)) for part in sets)
     batches = Shuffled(x, y, BATCH, ensemble.seeds, own_data=True)
 
     def evaluate(ensemble: Ensemble) -> dict[str, Tensor]:
         on_valid = _metrics(ensemble, valid[0], valid[1], "valid") if valid else {}
-        return {**_metrics(ensemble, x, y, "train"), **_metrics(ensemble, x_test, y_test, "test"), **on_valid}
+        more = also(ensemble) if also else {}
+        return {**_metrics(ensemble, x, y, "train"), **_metrics(ensemble, x_test, y_test, "test"), **on_valid, **more}
 
     steps = epochs * batches.per_epoch
     # As a CUDA graph these steps are short already; compiling for every depth would take longer than training.

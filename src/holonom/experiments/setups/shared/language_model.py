@@ -27,6 +27,7 @@ from ....optimizer import Langevin
 from ....partitions import Place, partition
 from ...run import Array, Fit, Run
 from .optimizers import Momentum, initial_projection
+from .shrinking_circles import ShrinkingCircles
 
 LENGTH, COLUMNS_AT_ONCE = 35, 256
 COMPILE_AFTER = 4000  # steps; a GPU then saves half a minute
@@ -83,21 +84,30 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 def c_cola_ud(ensemble: Ensemble, circles: Circles) -> Optimizer:
     """Circles on every weight, their radius by the role of the layer; biases are free."""
+    groups = _by_role(ensemble, circles, lambda radius: {"constraint": Circle(radius)})
+    with initial_projection():  # norms start at weight 1 = r_N
+        return Langevin(groups, circles.lr, scheme="ABO", friction=circles.friction, seed=ensemble.seeds)
 
+
+def shrinking(ensemble: Ensemble, circles: Circles) -> ShrinkingCircles:
+    """The same weights on the published code's circles, which shrink."""
+    groups = _by_role(ensemble, circles, lambda radius: {"radius": radius})
+    return ShrinkingCircles(groups, circles.lr, circles.friction)
+
+
+def _by_role(ensemble: Ensemble, circles: Circles, options: Callable[[float], dict[str, Any]]) -> list[dict[str, Any]]:
     def weights_of(role: str) -> Any:
         return lambda place: _is_weight(place) and fnmatchcase(place.name, TransformerLM.roles[role])
 
-    rules = [(weights_of(role), {"constraint": Circle(radius)}) for role, radius in circles.radii().items()]
-    groups = partition(ensemble, [*rules, ("rest", {})], verbose=False)
-    with initial_projection():  # norms start at weight 1 = r_N
-        return Langevin(groups, circles.lr, scheme="ABO", friction=circles.friction, seed=ensemble.seeds)
+    rules = [(weights_of(role), options(radius)) for role, radius in circles.radii().items()]
+    return partition(ensemble, [*rules, ("rest", {})], verbose=False)
 
 
 def optimizer(method: Circles | Momentum) -> Callable[[Ensemble], Optimizer]:
     """Makes the optimizer with these settings."""
     if isinstance(method, Circles):
         return lambda ensemble: c_cola_ud(ensemble, method)
-    lr, momentum, decay = method
+    lr, momentum, decay, _ = method
     return lambda ensemble: torch.optim.SGD(ensemble.parameters(), lr, momentum=momentum, weight_decay=decay)
 
 
@@ -127,7 +137,7 @@ def fit(run: Run, arm: str, text: Text, make: Any, epochs: int, ensemble: Ensemb
             evaluations=max(2, epochs // 2),
             # Fusing the passes over all words' scores halves a GPU's time.
             compiled="gradients" if run.device.type == "cuda" and steps >= COMPILE_AFTER else False,
-            checkpoint_every=steps // 4,
+            checkpoint_every=steps // 20,  # of WikiText-2 every minute or two
         )
 
 

@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 
 class Momentum(NamedTuple):
-    """Settings of SGD with momentum, with PyTorch's meaning."""
+    """Settings of SGD with momentum, with PyTorch's meaning; "annealed" lowers lr along a cosine."""
 
     lr: float
     momentum: float
     weight_decay: float = 0.0
+    annealed: bool = False
 
     def __str__(self) -> str:
         decay = f", WD {self.weight_decay:g}" if self.weight_decay else ""
-        return f"SGD-m h={self.lr:g} mom={self.momentum:g}{decay}"
+        return f"SGD-m h={self.lr:g}{'↓' if self.annealed else ''} mom={self.momentum:g}{decay}"
 
 
 @contextmanager
