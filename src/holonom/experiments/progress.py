@@ -45,7 +45,7 @@ class WholeBar:
     def part(self, name: str) -> Iterator[Show]:
         """The progress of one part: call it with (done, total, history or None)."""
         share = self._percent.pop(name, 0.0)
-        self._shown.set_description(f"{self._title} {name}", refresh=True)
+        self._shown.set_description_str(f"{self._title} {name}", refresh=True)
 
         def show(done: int, total: int, history: History | None = None) -> None:
             self._to(self._done + share * done / total)
@@ -55,7 +55,7 @@ class WholeBar:
         self._to(self._done)
 
     def finish(self) -> None:
-        self._shown.set_description(self._title, refresh=False)
+        self._shown.set_description_str(self._title, refresh=False)
         self._to(self._shown.total)
 
     def _to(self, percent: float) -> None:
