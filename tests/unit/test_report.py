@@ -175,6 +175,21 @@ def test_figures_come_before_tables_of_numbers(tmp_path):
     assert tags == ["img", "div"]
 
 
+def test_the_headlines_picture_comes_first_and_once(tmp_path):
+    write(tmp_path, "fig1")
+    html = page(tmp_path)
+    assert "first" not in {tag.get("class") for tag in html.all("figure")}
+    write(tmp_path, "headline")
+    html = page(tmp_path)
+    tags = [(tag, attributes.get("class") or attributes.get("alt")) for tag, attributes in html.tags]
+    places = [tags.index(found) for found in (("figure", "first"), ("img", "headline: Loss against time."))]
+    assert places[1] == places[0] + 1
+    assert places[1] < [tag for tag, _ in tags].index("table")
+    assert len(html.all("img")) == 2
+    (tmp_path / "headline" / "curve.png").unlink()
+    assert "The figure curve.png is missing." in page(tmp_path).text
+
+
 def test_the_page_is_readable_in_the_dark(tmp_path):
     write(tmp_path)
     style = write_report(tmp_path)[0].read_text(encoding="utf-8").split("</style>")[0]

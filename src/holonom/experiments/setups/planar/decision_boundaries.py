@@ -92,10 +92,22 @@ def probabilities_of(model: nn.Module, low: Corner, high: Corner, grid: int = 25
     return torch.sigmoid(model.eval()(points)).nan_to_num(0.5).reshape(grid, grid).cpu()
 
 
-def draw(panel: Any, field: Tensor, x: Tensor, y: Tensor, low: Corner, high: Corner, size: float = 3.0) -> None:
-    """Probabilities as colour, the boundary as a line, the data as dots."""
+def draw(
+    panel: Any,
+    field: Tensor,
+    x: Tensor,
+    y: Tensor,
+    low: Corner,
+    high: Corner,
+    size: float = 3.0,
+    strength: float = 0.75,
+) -> None:
+    """Probabilities as colour of a given strength, the boundary as a line, the data as dots."""
     axes = [np.linspace(a, b, len(field)) for a, b in zip(low, high, strict=True)]
-    panel.contourf(*axes, field, levels=np.linspace(0, 1, 21), cmap="RdBu", alpha=0.75)
+    extent = (low[0], high[0], low[1], high[1])
+    panel.imshow(
+        field.numpy(), cmap="RdBu", vmin=0, vmax=1, alpha=strength, extent=extent, origin="lower", aspect="auto"
+    )
     if field.min() < 0.5 < field.max():
         panel.contour(*axes, field, levels=[0.5], colors="black", linewidths=0.9)
     for label, colour in enumerate(COLOURS):

@@ -12,7 +12,7 @@ from ...run import Array, Run
 from .decision_boundaries import draw, probabilities_of
 
 OURS, THEIRS = "#1b7837", "#555555"
-GRID, POINTS = 260, 500  # cells a side; points drawn
+GRID, POINTS = 260, 400  # cells a side; points drawn
 
 
 class Arm(NamedTuple):
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 def side_by_side(run: Run, name: str, caption: str, rows: list[Row]) -> None:
     columns = max(len(row.arms) for row in rows)
-    options = {"figsize": (3.0 * columns + 3.4, 3.15 * len(rows) + 0.5), "width_ratios": [*[1.0] * columns, 1.0]}
+    options = {"figsize": (2.7 * columns + 3.3, 3.2 * len(rows) + 0.4), "width_ratios": [*[1.0] * columns, 1.15]}
     with run.figure(name, caption, nrows=len(rows), ncols=columns + 1, **options) as axes:
         for panels, row in zip(axes, rows, strict=True):
             bound = 1.08 * float(row.x.abs().max())
@@ -57,7 +57,7 @@ def _map(panel: Any, arm: Arm, row: Row, bound: float) -> None:
     logits = getattr(model, "body", model)
     corners = (-bound, -bound), (bound, bound)
     field = probabilities_of(logits, *corners, GRID)
-    draw(panel, field, row.x[middle][:POINTS], row.y[middle][:POINTS], *corners, size=3.0)
+    draw(panel, field, row.x[middle][:POINTS], row.y[middle][:POINTS], *corners, size=8.0, strength=0.55)
     panel.set_aspect("equal")
     panel.set_title(f"{arm.title}\n{100 * local[middle]:.0f} % correct", **_style(arm))
 
