@@ -22,9 +22,9 @@ run: $(VENV)/ready
 	@$(BIN)/holonom report
 	@echo
 	@echo 'Open that page in a browser. Then try'
-	@echo '  make play                                     change everything while a network learns'
-	@echo '  $(BIN)/python examples/orthogonal_hidden_layers.py   the same in a loop of your own'
-	@echo '  $(BIN)/holonom reproduce fig1 --scale ci         one figure of the paper: claims, verdicts, pictures'
+	@echo '  make play                                              change everything while a network learns'
+	@echo '  $(BIN)/python examples/orthogonal_hidden_layers.py  constraints in a loop of your own'
+	@echo '  $(BIN)/holonom reproduce fig1 --scale ci            one figure of the paper, its claims and verdicts'
 
 # The default tests, at most six minutes on two cores. Slow kinds of tests have one representative case here.
 # The other targets run what is left out, by marker; pyproject.toml says what each marker means.

@@ -105,9 +105,8 @@ def draw(
     """Probabilities as colour of a given strength, the boundary as a line, the data as dots."""
     axes = [np.linspace(a, b, len(field)) for a, b in zip(low, high, strict=True)]
     extent = (low[0], high[0], low[1], high[1])
-    panel.imshow(
-        field.numpy(), cmap="RdBu", vmin=0, vmax=1, alpha=strength, extent=extent, origin="lower", aspect="auto"
-    )
+    colours = {"cmap": "RdBu", "vmin": 0, "vmax": 1, "alpha": strength}
+    panel.imshow(field.numpy(), **colours, extent=extent, origin="lower", aspect="auto")
     if field.min() < 0.5 < field.max():
         panel.contour(*axes, field, levels=[0.5], colors="black", linewidths=0.9)
     for label, colour in enumerate(COLOURS):

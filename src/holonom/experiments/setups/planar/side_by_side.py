@@ -36,7 +36,7 @@ class Row(NamedTuple):
 def side_by_side(run: Run, name: str, caption: str, rows: list[Row]) -> None:
     columns = max(len(row.arms) for row in rows)
     options = {"figsize": (2.7 * columns + 3.3, 3.2 * len(rows) + 0.4), "width_ratios": [*[1.0] * columns, 1.15]}
-    with run.figure(name, caption, nrows=len(rows), ncols=columns + 1, **options) as axes:
+    with run.figure(name, caption, nrows=len(rows), ncols=columns + 1, colours=128, **options) as axes:
         for panels, row in zip(axes, rows, strict=True):
             bound = 1.08 * float(row.x.abs().max())
             for panel, arm in zip(panels, row.arms, strict=False):
