@@ -15,7 +15,8 @@ STYLES = {
     HOLDS: "bold green", DIRECTION: "green", NO_EFFECT: "red", FAILS: "bold red", OPEN: "bold yellow", UNJUDGED: "dim",
 }  # fmt: skip
 
-HEADINGS = ("claim", "published", "measured, with its 95 % interval", "verdict")  # fits 80 columns
+HEADINGS = ("claim", "published", "measured, with its 95 % interval", "verdict")
+WIDEST = 100  # columns of the claims' table; it can be read at 80
 
 
 def show(record: Record, console: Console) -> None:
@@ -47,4 +48,4 @@ def show(record: Record, console: Console) -> None:
         measured = Text.assemble(value, (f"\nmargin {margin}" if margin != NONE else "", "dim"))
         claims.add_row(title, said, measured, Text(verdict, STYLES[verdict]))
     console.print(Text(tally(record.claims), "italic"))
-    console.print(claims)
+    console.print(claims, width=min(console.width, WIDEST))

@@ -144,8 +144,8 @@ def picture(
         ),
     ]  # fmt: skip
     caption = (
-        "Colours: which class the network sees where; dots: test points; black: its boundary. Every map is the run "
-        "with the median accuracy of its method. Right: all runs, a bar at their mean. The claims were selected for "
-        "the time they need: two minutes. Of all claims of the papers some do not hold."
+        "Colours: the class that the network sees; dots: test points; black: its boundary. Every map is the run of "
+        "median accuracy. Right: all runs, a bar at the mean. The claims below were selected for the time they need, "
+        "two minutes; some of the papers' claims do not hold."
     )
     side_by_side(run, "headline", caption, rows)

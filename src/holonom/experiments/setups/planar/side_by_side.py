@@ -67,7 +67,7 @@ def _dots(panel: Any, arms: list[Arm]) -> None:
         colour = OURS if arm.ours else THEIRS
         percent = 100 * arm.accuracy
         offsets = 0.12 * np.sin(2.4 * np.arange(len(percent)))  # so that equal ones are seen
-        panel.scatter(percent, place + offsets, s=22, color=colour, alpha=0.6, linewidths=0)
+        panel.scatter(percent, place + offsets, s=30, color=colour, edgecolors="white", linewidths=0.6)
         panel.plot([percent.mean()] * 2, [place - 0.27, place + 0.27], color=colour, linewidth=2.5)
         panel.text(50.5, place - 0.34, f"{arm.title.partition(':')[0]}: {percent.mean():.0f} %", **_style(arm, 10))
     panel.axvline(50, color="#999999", linestyle=":", linewidth=1)
