@@ -10,15 +10,21 @@ INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto
 
 .PHONY: run test test-browser test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest test-studies
-.PHONY: lint bench browser clean docs play
+.PHONY: lint bench browser clean dist docs play
 
 # The playground: a page on which a network learns a plane.
 play: $(VENV)/playground-ready
 	$(BIN)/holonom play
 
+# What the papers' methods do that others cannot, and a page that shows it.
 run: $(VENV)/ready
-	$(BIN)/holonom reproduce fig1 --scale ci --overwrite
-	$(BIN)/holonom report
+	@$(BIN)/holonom reproduce headline --scale ci --overwrite
+	@$(BIN)/holonom report
+	@echo
+	@echo 'Open that page in a browser. Then try'
+	@echo '  make play                                              change everything while a network learns'
+	@echo '  $(BIN)/python examples/orthogonal_hidden_layers.py  constraints in a loop of your own'
+	@echo '  $(BIN)/holonom reproduce fig1 --scale ci            one figure of the paper, its claims and verdicts'
 
 # The default tests, at most six minutes on two cores. Slow kinds of tests have one representative case here.
 # The other targets run what is left out, by marker; pyproject.toml says what each marker means.
@@ -61,6 +67,12 @@ docs: $(VENV)/docs-ready
 bench: $(VENV)/bench-ready
 	$(BIN)/python -m benchmarks.run --out results/bench
 
+# The wheel and the sdist: built, looked into, and installed without extras in an environment of its own.
+dist: $(VENV)/dist-ready
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python tests/check_dist.py dist
+
 browser:
 	command -v chromium || command -v chromium-browser || command -v google-chrome \
 		|| (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
@@ -72,7 +84,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(INSTALL) -e '.[experiments]'
 	touch $@
 
-# bench-ready, browser-ready, dev-ready, docs-ready, integrations-ready, playground-ready: one extra of pyproject.toml each.
+# bench-, browser-, dev-, dist-, docs-, integrations- and playground-ready: one extra of pyproject.toml each.
 $(VENV)/%-ready: $(VENV)/ready
 	$(INSTALL) -e '.[$*]'
 	touch $@

@@ -90,7 +90,7 @@ def test_numbers_are_written_as_usual() -> None:
 
 def test_every_member_has_its_own_penalty() -> None:
     """∇λ‖WᵀW − I‖² = 4λ W(WᵀW − I), on hidden weights alone."""
-    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(3).double(), 2, repeats=2, seed=0)
+    ensemble = Ensemble(lambda: spiral_depth.DeepPerceptron(3, penalised=True).double(), 2, repeats=2, seed=0)
     strengths = [0.0, 0.3]
     ensemble.get_buffer("strength").copy_(ensemble.spread(strengths))
     x, y = torch.randn(5, 2, dtype=torch.float64), torch.ones(5, dtype=torch.float64)

@@ -1,6 +1,7 @@
 """The report is complete, self-contained and escaped, and leaves out broken files."""
 
 import base64
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from holonom.experiments.claims import Claim
 from holonom.experiments.verdicts import DIRECTION, FAILS, HOLDS, NO_EFFECT, OPEN, UNJUDGED, VERDICTS
 from holonom.report import RecordError, load, write_report
 from holonom.report.markdown import claims_table
 from holonom.report.record import Table
+from holonom.report.terminal import show
 from holonom.report.wording import duration, false_discoveries, margin, numeric_columns, size, tally
 
 PIXEL = base64.b64decode(
@@ -173,6 +176,34 @@ def test_figures_come_before_tables_of_numbers(tmp_path):
     html = page(tmp_path)
     tags = [tag for tag, attributes in html.tags if tag == "img" or attributes.get("class") == "scroll"]
     assert tags == ["img", "div"]
+
+
+def test_the_headlines_picture_comes_first_and_once(tmp_path):
+    write(tmp_path, "fig1")
+    html = page(tmp_path)
+    assert "first" not in {tag.get("class") for tag in html.all("figure")}
+    write(tmp_path, "headline")
+    html = page(tmp_path)
+    tags = [(tag, attributes.get("class") or attributes.get("alt")) for tag, attributes in html.tags]
+    places = [tags.index(found) for found in (("figure", "first"), ("img", "headline: Loss against time."))]
+    assert places[1] == places[0] + 1
+    assert places[1] < [tag for tag, _ in tags].index("table")
+    assert len(html.all("img")) == 2
+    (tmp_path / "headline" / "curve.png").unlink()
+    assert "The figure curve.png is missing." in page(tmp_path).text
+
+
+@pytest.mark.parametrize(("terminal", "widest"), [(80, 80), (200, 100)])
+def test_claims_fit_a_terminal(tmp_path, terminal, widest):
+    place = write(tmp_path, claims=[claim(detail=" ".join(["counted"] * 40))], notes=[])
+    console = Console(width=terminal, file=io.StringIO())
+    show(load(place / "result.json"), console)
+    table = console.file.getvalue().partition("1 claim")[2].splitlines()[1:]
+    assert 60 < max(map(len, table)) <= widest
+    text = " ".join(table)
+    assert text.count("counted") == 40
+    for part in ("margin 2.00 ± 0.50", "margin 2.25 ± 0.1", "5 against 3", HOLDS):
+        assert part in text
 
 
 def test_the_page_is_readable_in_the_dark(tmp_path):

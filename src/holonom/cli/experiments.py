@@ -97,6 +97,9 @@ def reproduce(options: argparse.Namespace) -> int:
             kept.add(study.id)
         else:
             refuse_overwriting(run.folder, options.resume, options.overwrite)
+    for folder in (options.out, *(options.out / study.id for study in studies)):
+        if folder == options.out or folder.exists():
+            output.require_writable(folder, "give another with --out DIR, or change its permissions")
     for number, study in enumerate(studies, 1):
         if study.id not in kept:
             try:
@@ -203,6 +206,8 @@ def report(options: argparse.Namespace) -> int:
         print(write_tables(options.folder), end="")
         return output.DONE
     output.require("jinja2", extra="experiments")
+    if options.folder.is_dir():
+        output.require_writable(options.folder, "change its permissions, or copy it and name the copy")
     page, problems = write_report(options.folder)
     for problem in problems:
         output.say(f"holonom: {problem}")

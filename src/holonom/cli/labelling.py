@@ -28,13 +28,16 @@ def label(options: argparse.Namespace) -> int:
     folder = options.out or options.images.parent / "labels"
     if options.export is not None:
         people = read_people(folder)
+        output.require_writable(options.export.parent, "give another file with --export FILE")
         write_csv(people, options.export)
         for name in people.unfinished:
             output.say(f"holonom: left out {name}, who has not labelled every image")
         print(options.export)
         return output.DONE
     output.require("starlette", "uvicorn", "websockets", extra="playground")
-    with suppress(KeyboardInterrupt), make_server(load_pictures(options.images), folder, options.port) as server:
+    pictures = load_pictures(options.images)
+    output.require_writable(folder, "give another with --out DIR, or change its permissions")
+    with suppress(KeyboardInterrupt), make_server(pictures, folder, options.port) as server:
         print(f"{server.url}#{quote(options.labeller)}" if options.labeller else server.url, flush=True)
         output.say(f"holonom: open this address to label; labels go to {folder}; stop with Ctrl-C")
         server.serve_forever()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..experiments import ranks
@@ -30,6 +32,15 @@ def require(*modules: str, extra: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise Refusal(f"{', '.join(missing)} not installed; this needs: pip install 'holonom[{extra}]'")
+
+
+def require_writable(folder: Path, remedy: str) -> None:
+    """Make a folder, and refuse a command before it starts if no file can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise Refusal(f"cannot write to the folder {folder} ({error.strerror}); {remedy}") from None
 
 
 def console() -> Console:

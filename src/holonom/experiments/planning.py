@@ -204,6 +204,6 @@ class PlannedRun(Run):
         raise _Trained
 
     @contextmanager
-    def figure(self, name: str, caption: str, **options: Any) -> Iterator[Any]:
+    def figure(self, name: str, caption: str, colours: int | None = None, **options: Any) -> Iterator[Any]:
         raise _Trained
         yield

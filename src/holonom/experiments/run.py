@@ -23,6 +23,7 @@ from ..training import Evaluate, History, train
 from . import checkpoints, ranks
 from .artifacts import ArtifactCache
 from .pieces import WHOLE, Piece, Unfinished
+from .progress import WholeBar, bar, latest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -89,6 +90,7 @@ class Run:
     figures: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # of training, by arm
+    _whole: WholeBar | None = None
 
     # ── training ─────────────────────────────────────────────────────────────────────────────────
 
@@ -188,21 +190,39 @@ class Run:
 
     @contextmanager
     def progress(self, title: str, total: int, unit: str = "step") -> Iterator[Callable[[int, int, Any], None]]:
-        """A bar with the time left, on the first rank; call it with (done, total, history or None)."""
-        from tqdm import tqdm
+        """A bar with the time left, on the first rank; call it with (done, total, history or None).
 
-        bar = tqdm(total=total, desc=f"{self.place}{self.id} {title}", unit=unit, unit_scale=True, mininterval=0.5,
-                   disable=self.quiet or ranks.rank() > 0)  # fmt: skip
+        Inside :meth:`whole` its part of that bar.
+        """
+        if self._whole is not None:
+            with self._whole.part(title) as show:
+                yield show
+            return
+        with bar(f"{self.place}{self.id} {title}", total, unit, self._silent) as shown:
 
-        def show(done: int, total: int, history: History | None = None) -> None:
-            if history is not None and history.values:
-                bar.set_postfix({k: f"{float(v[-1].mean()):.3g}" for k, v in list(history.values.items())[:2]}, False)
-            bar.update(done - bar.n)
+            def show_steps(done: int, total: int, history: History | None = None) -> None:
+                shown.set_postfix(latest(history), False)
+                shown.update(done - shown.n)
 
-        try:
-            yield show
-        finally:
-            bar.close()
+            yield show_steps
+
+    @contextmanager
+    def whole(self, shares: Mapping[str, float]) -> Iterator[None]:
+        """One bar over several trainings and what else calls :meth:`progress`: what each of them takes of the time.
+
+        The shares need not add up to anything; a title that is not among them takes no part.
+        """
+        with bar(f"{self.place}{self.id}", 100, "%", self._silent) as shown:
+            self._whole = WholeBar(shown, f"{self.place}{self.id}", shares)
+            try:
+                yield
+                self._whole.finish()
+            finally:
+                self._whole = None
+
+    @property
+    def _silent(self) -> bool:
+        return self.quiet or ranks.rank() > 0
 
     def _log(self, fit: Fit) -> None:
         if self.log is not None and ranks.rank() == 0:
@@ -237,8 +257,11 @@ class Run:
         self.notes.append(text)
 
     @contextmanager
-    def figure(self, name: str, caption: str, **options: Any) -> Iterator[Any]:
-        """``with run.figure("curves", "…", ncols=2) as axes:`` — subplots saved as DIR/ID/name.png."""
+    def figure(self, name: str, caption: str, colours: int | None = None, **options: Any) -> Iterator[Any]:
+        """``with run.figure("curves", "…", ncols=2) as axes:`` — subplots saved as DIR/ID/name.png.
+
+        With a number of ``colours`` the file is a quarter as large where colours change gradually.
+        """
         import matplotlib
 
         matplotlib.use("Agg")
@@ -249,7 +272,14 @@ class Run:
             yield axes
             if ranks.rank() == 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                figure.savefig(self.folder / f"{name}.png", dpi=140)
+                path = self.folder / f"{name}.png"
+                figure.savefig(path, dpi=140)
+                if colours is not None:
+                    from PIL import Image
+
+                    with Image.open(path) as image:
+                        reduced = image.convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+                    reduced.save(path, optimize=True)
             self.figures.append({"file": f"{name}.png", "caption": caption})
         finally:
             plt.close(figure)

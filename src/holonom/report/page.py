@@ -11,6 +11,7 @@ from ..experiments.verdicts import DIRECTION, FAILS, HOLDS, NO_EFFECT, OPEN, UNJ
 from . import wording
 from .record import Figure, Record, RecordError, collect
 
+HEADLINE = "headline"  # the experiment of `make run`
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 CLASSES = {
     HOLDS: "holds",
@@ -53,8 +54,22 @@ def render(records: list[Record], problems: list[str]) -> str:
     environment.filters["math"] = typeset
     template = environment.from_string(_resource("page.html"))
     return template.render(
-        records=records, problems=problems, style=_resource("page.css"), wording=wording, classes=CLASSES, inline=inline
+        records=records,
+        problems=problems,
+        picture=first_picture(records),
+        style=_resource("page.css"),
+        wording=wording,
+        classes=CLASSES,
+        inline=inline,
     )
+
+
+def first_picture(records: list[Record]) -> tuple[Record, Figure] | None:
+    """The headline's figure, which opens the page if there is one."""
+    for record in records:
+        if record.id == HEADLINE and record.figures and inline(record, record.figures[0]):
+            return record, record.figures[0]
+    return None
 
 
 def _resource(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..experiments.verdicts import DIRECTION, FAILS, HOLDS, NO_EFFECT, OPEN, UNJUDGED
 from .record import Record
-from .wording import CLAIM_HEADINGS, cell, claim_row, duration, numeric_columns, published_margin, size, tally
+from .wording import NONE, cell, claim_row, duration, numeric_columns, published_margin, size, tally
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 STYLES = {
     HOLDS: "bold green", DIRECTION: "green", NO_EFFECT: "red", FAILS: "bold red", OPEN: "bold yellow", UNJUDGED: "dim",
 }  # fmt: skip
+
+HEADINGS = ("claim", "published", "measured, with its 95 % interval", "verdict")
+WIDEST = 100  # columns of the claims' table; it can be read at 80
 
 
 def show(record: Record, console: Console) -> None:
@@ -35,13 +38,14 @@ def show(record: Record, console: Console) -> None:
     for note in record.notes:
         console.print(Text(f"Note: {note}", "dim"))
     claims = Table()
-    for heading in CLAIM_HEADINGS:
+    for heading in HEADINGS:
         claims.add_column(heading)
     for claim in record.claims:
         name, published, value, margin, verdict = claim_row(claim)
         title = Text.assemble(name, (f"\n{claim.detail}" if claim.detail else "", "dim"))
         expected = published_margin(claim)
-        lead = Text.assemble(margin, (f"\npublished {expected}" if expected else "", "dim"))
-        claims.add_row(title, Text(published), Text(value), lead, Text(verdict, STYLES[verdict]))
+        said = Text.assemble(published, (f"\nmargin {expected}" if expected else "", "dim"))
+        measured = Text.assemble(value, (f"\nmargin {margin}" if margin != NONE else "", "dim"))
+        claims.add_row(title, said, measured, Text(verdict, STYLES[verdict]))
     console.print(Text(tally(record.claims), "italic"))
-    console.print(claims)
+    console.print(claims, width=min(console.width, WIDEST))

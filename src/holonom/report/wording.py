@@ -13,6 +13,7 @@ from ..experiments.verdicts import DIRECTION, FAILS, FALSE_HOLD, HOLDS, NO_EFFEC
 from .record import Record, Table
 
 CLAIM_HEADINGS = ("claim", "published", "value", "margin (95 %)", "verdict")
+NONE = "–"  # no number
 _MINUS = re.compile(r"(?<!\w)-(?=\d)")
 _COUNTED = {
     HOLDS: ("holds", "hold"),
@@ -28,7 +29,7 @@ def margin(claim: Claim) -> str:
     """By how much a claim is true, with its interval, rounded to two digits of the latter."""
     value, low, high = claim.margin, claim.low, claim.high
     if not math.isfinite(value):
-        return "–"
+        return NONE
     if not (math.isfinite(low) or math.isfinite(high)):
         return _typeset(f"{value:.4g}, no interval")
     below, above = value - low, high - value
@@ -83,7 +84,7 @@ def false_discoveries(claims: Iterable[Claim]) -> str:
 def cell(value: Any) -> str:
     """The text of a table cell."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
+        return NONE
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ....ensemble import Ensemble
 from ... import ranks
@@ -78,20 +78,35 @@ def curvatures(run: Run, ensemble: Ensemble, grid: int, bound: float = BOUND, me
     return Curvatures(*ranks.gather(np.array(rows, dtype=float).T, ensemble.repeats))
 
 
-@torch.no_grad()
 def probabilities(ensemble: Ensemble, replica: int, low: Corner, high: Corner, grid: int = 250) -> Tensor:
     """(grid, grid) probabilities of class 1 in a rectangle, rows along y; ½ everywhere for a diverged run."""
+    return probabilities_of(ensemble.alone(replica), low, high, grid)
+
+
+@torch.no_grad()
+def probabilities_of(model: nn.Module, low: Corner, high: Corner, grid: int = 250) -> Tensor:
+    """The same of one model that returns logits."""
     horizontal, vertical = (torch.linspace(a, b, grid) for a, b in zip(low, high, strict=True))
     y, x = torch.meshgrid(vertical, horizontal, indexing="ij")
-    model = ensemble.alone(replica).eval()
-    points = torch.stack([x.flatten(), y.flatten()], 1).to(ensemble.seeds.device)
-    return torch.sigmoid(model(points)).nan_to_num(0.5).reshape(grid, grid).cpu()
+    points = torch.stack([x.flatten(), y.flatten()], 1).to(next(model.parameters()).device)
+    return torch.sigmoid(model.eval()(points)).nan_to_num(0.5).reshape(grid, grid).cpu()
 
 
-def draw(panel: Any, field: Tensor, x: Tensor, y: Tensor, low: Corner, high: Corner, size: float = 3.0) -> None:
-    """Probabilities as colour, the boundary as a line, the data as dots."""
+def draw(
+    panel: Any,
+    field: Tensor,
+    x: Tensor,
+    y: Tensor,
+    low: Corner,
+    high: Corner,
+    size: float = 3.0,
+    strength: float = 0.75,
+) -> None:
+    """Probabilities as colour of a given strength, the boundary as a line, the data as dots."""
     axes = [np.linspace(a, b, len(field)) for a, b in zip(low, high, strict=True)]
-    panel.contourf(*axes, field, levels=np.linspace(0, 1, 21), cmap="RdBu", alpha=0.75)
+    extent = (low[0], high[0], low[1], high[1])
+    colours = {"cmap": "RdBu", "vmin": 0, "vmax": 1, "alpha": strength}
+    panel.imshow(field.numpy(), **colours, extent=extent, origin="lower", aspect="auto")
     if field.min() < 0.5 < field.max():
         panel.contour(*axes, field, levels=[0.5], colors="black", linewidths=0.9)
     for label, colour in enumerate(COLOURS):

@@ -31,14 +31,16 @@ STEP, BATCH, PER_EPOCH = 0.1, 25, 20
 class DeepPerceptron(nn.Module):
     """Returns logits and the penalty λ Σ ‖WᵀW − I‖² over the weights between hidden layers.
 
-    λ is a buffer, so that members of an ensemble can have different ones; 0 by default.
+    λ is a buffer, so that members of an ensemble can have different ones; 0 by default. Without ``penalised`` the
+    penalty is not computed: its products take longer than the rest of a step.
     """
 
     strength: Tensor
 
-    def __init__(self, depth: int, orthogonal: bool = False) -> None:
+    def __init__(self, depth: int, orthogonal: bool = False, penalised: bool = False) -> None:
         super().__init__()
         self.body = mlp([2, *[100] * depth, 1])
+        self.penalised = penalised
         self.register_buffer("strength", torch.zeros(()))
         if orthogonal:
             for weight in self.hidden_weights():
@@ -49,7 +51,8 @@ class DeepPerceptron(nn.Module):
         return [layer.weight for layer in linear[1:-1]]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.body(x).squeeze(-1), self.strength * orthogonal_penalty(self.hidden_weights(), 1.0)
+        penalty = orthogonal_penalty(self.hidden_weights(), 1.0) if self.penalised else 0.0
+        return self.body(x).squeeze(-1), self.strength * penalty
 
 
 def loss(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
@@ -81,7 +84,7 @@ def free(
 
     ``also`` gives more metrics.
     """
-    ensemble = run.ensemble(lambda: DeepPerceptron(depth, orthogonal), len(strengths))
+    ensemble = run.ensemble(lambda: DeepPerceptron(depth, orthogonal, any(strengths)), len(strengths))
     ensemble.get_buffer("strength").copy_(ensemble.spread(strengths))
     h = STEP if steps is None else ensemble.spread(steps)
     optimizer = Langevin(ensemble.parameters(), h, scheme="L", seed=ensemble.seeds)
