@@ -349,6 +349,7 @@ def test_radii_that_may_be_those_of_replicas_or_of_a_dimension_are_refused():
     Langevin([nn.Parameter(torch.zeros(R, R))], 0.1, constraint=Circle(radii), seed=0)  # no replicas
 
 
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy their constraint:UserWarning")
 def test_level_sets_do_not_count_the_replicas():
     for seeds in (True, False):
         ensemble = Ensemble(perceptron, R, seed=0)
@@ -462,6 +463,7 @@ def test_an_ensemble_of_one_leaves_the_given_model_as_it_is():
     assert torch.equal(ensemble.alone(0).weight, ensemble.weight[0])
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of torch's map over replicas
 def test_parametrized_layers_are_alike():
     def make():
         return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), parametrizations.weight_norm(nn.Linear(4, 2))).double()
