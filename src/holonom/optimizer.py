@@ -69,6 +69,9 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
             thermostat; a model trained alone with one of those seeds draws the same.
 
+    Numbers may be tensors of shape (R,), one for each replica. On another device than the parameters they are copied
+    there when they are given or assigned: change ``param_groups[i]["lr"]``, not the tensor that was given.
+
     Edits of a parameter between steps (loading weights, clamping), in place or through ``.data``, are taken up by the
     next step: what is off its manifold is landed there again, and its momentum projected (that of a square orthogonal
     weight, which is kept in the weight's own frame, turns with it).

@@ -13,7 +13,8 @@ from torch.nn.utils import parametrizations
 from torch.optim import lr_scheduler, swa_utils
 
 from holonom import Ensemble, EnsembleError, Langevin, PartitionError, presets
-from holonom.constraints import LevelSet
+from holonom.constraints import Circle, LevelSet
+from holonom.errors import ConstraintError
 from holonom.models import mlp
 
 R = 3
@@ -336,6 +337,19 @@ def ellipsoid(q):
 
 
 @pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_radii_that_may_be_those_of_replicas_or_of_a_dimension_are_refused():
+    ensemble = Ensemble(lambda: nn.Linear(R, 2), R, seed=0)
+    radii = torch.linspace(0.1, 0.5, R)
+    weight = ensemble.get_parameter("weight")
+    with pytest.raises(ConstraintError, match=rf"{R} radii may be those of replicas .* \({R}, 1, 1\) or \(1, 1, {R}\)"):
+        Langevin([weight], 0.1, constraint=Circle(radii), seed=ensemble.seeds)
+    opt = Langevin([weight], 0.1, constraint=Circle(radii[:, None, None]), seed=ensemble.seeds)
+    assert (weight.abs().amax((1, 2)) <= radii).all()
+    assert opt.residuals()[0] < 1e-6
+    Langevin([nn.Parameter(torch.zeros(R, R))], 0.1, constraint=Circle(radii), seed=0)  # no replicas
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy their constraint:UserWarning")
 def test_level_sets_do_not_count_the_replicas():
     for seeds in (True, False):
         ensemble = Ensemble(perceptron, R, seed=0)
@@ -449,6 +463,7 @@ def test_an_ensemble_of_one_leaves_the_given_model_as_it_is():
     assert torch.equal(ensemble.alone(0).weight, ensemble.weight[0])
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of torch's map over replicas
 def test_parametrized_layers_are_alike():
     def make():
         return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), parametrizations.weight_norm(nn.Linear(4, 2))).double()

@@ -46,7 +46,8 @@ class TiedGPT(nn.Module):
         super().__init__()
         self.token_embedding = nn.Embedding(11, width)
         self.pos_emb = nn.Parameter(torch.randn(1, 5, width))
-        self.blocks = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2, 12), layers)
+        layer = nn.TransformerEncoderLayer(width, 2, 12)
+        self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 11, bias=False)
         self.head.weight = self.token_embedding.weight

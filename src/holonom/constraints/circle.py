@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Hashable
 
@@ -30,7 +31,7 @@ class Circle(Constraint):
     the lift puts on a weight.
 
     Args:
-        radius: r, a float or a tensor that broadcasts to the parameter.
+        radius: r, a float or a tensor that broadcasts to the parameter; of an ensemble, (R, 1, …) is one a replica.
         margin: where the tangent is pure slack (|θ| = r) a weight feels no force. Weights at or
             beyond r land at r(1 − margin), strictly inside.
     """
@@ -38,6 +39,7 @@ class Circle(Constraint):
     slots = ("turns",)
     has_virial = True
     is_bound = True
+    _of_replicas = False
 
     def __init__(self, radius: Scalar, margin: float = 1e-3) -> None:
         check_radius(radius, "Circle")
@@ -56,8 +58,22 @@ class Circle(Constraint):
     def view(self, q: Tensor) -> Tensor:
         return q
 
+    def over_replicas(self, dims: int) -> Circle:
+        if self._of_replicas == (dims > 0):
+            return self
+        new = copy.copy(self)
+        new._of_replicas = dims > 0
+        return new
+
     def check(self, q: Tensor, name: str) -> None:
         if isinstance(self.radius, Tensor):
+            count = len(self.radius) if self.radius.ndim == 1 else 1
+            if self._of_replicas and q.ndim > 1 and count > 1 and q.shape[0] == count == q.shape[-1]:
+                ones = (1,) * (q.ndim - 1)
+                raise ConstraintError(
+                    f"Circle on {name} of shape {tuple(q.shape)}: {count} radii may be those of replicas or of the "
+                    f"last dimension; say which by their shape, {(count, *ones)} or {(*ones, count)}"
+                )
             try:
                 torch.broadcast_to(self.radius, q.shape)
             except RuntimeError:
