@@ -56,6 +56,7 @@ class Claim:
 
 class Interval(NamedTuple):
     """A mean or median, and the ends of its interval."""
+
     middle: float
     low: float
     high: float
