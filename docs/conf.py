@@ -2,6 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
@@ -67,3 +70,12 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5a8a", "color-brand-content": "#0b5a8a"},
     "dark_css_variables": {"color-brand-primary": "#7cc4f0", "color-brand-content": "#7cc4f0"},
 }
+
+
+def open_files(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+    """Numbers and figures open in the browser instead of being saved."""
+    context["body"] = context.get("body", "").replace('download="" href', "href")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("html-page-context", open_files)

@@ -34,6 +34,7 @@ def run(blocks: Sequence[str], page: str) -> Iterator[tuple[str, list[plt.Figure
     """What each block prints, and the figures it makes."""
     names: dict[str, Any] = {"__name__": page}
     for number, block in enumerate(blocks, 1):
+        plt.close("all")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             try:
@@ -41,7 +42,6 @@ def run(blocks: Sequence[str], page: str) -> Iterator[tuple[str, list[plt.Figure
             except Exception as error:
                 raise ExtensionError(f"{page}: block {number} of Python fails: {error!r}", error) from error
         yield printed.getvalue(), [plt.figure(n) for n in plt.get_fignums()]
-        plt.close("all")
 
 
 def picture(figure: plt.Figure, folder: Path, name: str) -> str:

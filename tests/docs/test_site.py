@@ -76,8 +76,12 @@ def test_tutorials_show_what_they_print_and_draw(site):
     for page in pages:
         text = page.read_text()
         assert re.search(r'class="[^"]*printed', text), page.name
-        for theme in ("light", "dark"):
-            assert re.search(rf'<img alt="[^"]+" class="only-{theme}" src="\.\./_images/[^"]+\.svg"', text), page.name
+        source = (DOCS / "tutorials" / page.with_suffix(".md").name).read_text()
+        captions = re.findall(r'num="([^"]+)"', source)
+        assert captions
+        for theme in ("light", "dark"):  # its own pictures, none that another page has left behind
+            shown = re.findall(rf'<img alt="([^"]+)" class="only-{theme}" src="\.\./_images/[^"]+\.svg"', text)
+            assert shown == captions, page.name
 
 
 def test_every_public_name_is_in_the_api(site):
