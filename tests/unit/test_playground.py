@@ -75,6 +75,8 @@ def test_six_presets_of_two_sentences() -> None:
         ({"depth": 2.5}, "depth", "a whole number"),
         ({"noise": float("nan")}, "noise", "must be a number"),
         ({"turns": True}, "turns", "must be a number"),
+        ({"seed": 10**400}, "seed", "must be a number, got 1000"),
+        ({"arms": [{"method": ["sgd"]}]}, "arms.0.method", "no method"),
         ({"data": "moons"}, "data", "one of spirals, waves, circles, xor, painted"),
         ({"colour": 1}, "colour", "no setting 'colour'"),
         ({"depth": 10, "width": 500}, "width", "are too many for the page.*fewer hidden layers, a smaller width"),
