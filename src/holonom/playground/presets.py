@@ -68,8 +68,8 @@ PRESETS = {
     "goldilocks": Preset(
         "Goldilocks temperature",
         "The same Langevin dynamics twice, from nearly nothing: at τ = 0.001 noise carries it off the plateau, at "
-        "τ = 0 that takes about three times as many steps. Slide B's temperature up to 0.1, and it is too hot to settle "
-        "anywhere.",
+        "τ = 0 that takes about three times as many steps. Slide B's temperature up to 0.1, and it is too hot to "
+        "settle anywhere.",
         {
             **SPIRAL, "points": 500, "batch": 25, "depth": 1, "width": 20, "start": "small",
             "arms": [{**LANGEVIN, "temperature": 1e-3}, {**LANGEVIN, "temperature": 0.0}],
