@@ -217,6 +217,14 @@ def test_what_needs_a_new_run() -> None:
     assert run.again(width=7).settings == replace(run.settings, width=7)
 
 
+def test_there_are_temperatures_after_every_step() -> None:
+    """Also when the thermometer has just begun anew."""
+    run = begin({"method": "baoab"})
+    for _ in range(70):
+        run.advance()
+        assert len(run.arms[0].temperatures()) == 3, run.step
+
+
 def test_an_arm_whose_loss_is_not_finite_stops_and_the_other_goes_on() -> None:
     run = begin({"method": "sgd"}, {"method": "baoab"})
     with torch.no_grad():
