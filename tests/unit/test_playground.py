@@ -75,6 +75,8 @@ def test_six_presets_of_two_sentences() -> None:
         ({"depth": 2.5}, "depth", "a whole number"),
         ({"noise": float("nan")}, "noise", "must be a number"),
         ({"turns": True}, "turns", "must be a number"),
+        ({"seed": 10**400}, "seed", "must be a number, got 1000"),
+        ({"arms": [{"method": ["sgd"]}]}, "arms.0.method", "no method"),
         ({"data": "moons"}, "data", "one of spirals, waves, circles, xor, painted"),
         ({"colour": 1}, "colour", "no setting 'colour'"),
         ({"depth": 10, "width": 500}, "width", "are too many for the page.*fewer hidden layers, a smaller width"),
@@ -213,6 +215,14 @@ def test_what_needs_a_new_run() -> None:
     assert change(run, batch=5)
     assert run.batches.size == 5
     assert run.again(width=7).settings == replace(run.settings, width=7)
+
+
+def test_there_are_temperatures_after_every_step() -> None:
+    """Also when the thermometer has just begun anew."""
+    run = begin({"method": "baoab"})
+    for _ in range(70):
+        run.advance()
+        assert len(run.arms[0].temperatures()) == 3, run.step
 
 
 def test_an_arm_whose_loss_is_not_finite_stops_and_the_other_goes_on() -> None:

@@ -142,9 +142,10 @@ class Arm:
         Momenta are at the time of the positions when what a rotated word owes is paid.
         """
         age = self.step - self.changed
-        if age >= 64 and age & (age - 1) == 0:
+        anew = age >= 64 and age & (age - 1) == 0
+        if anew:
             self.restart()
-        if self.thermometer is not None and age % self.READ_EVERY == 0:
+        if self.thermometer is not None and (anew or age % self.READ_EVERY == 0):
             self.optimizer.synchronize()
             self.thermometer.read()
 

@@ -120,7 +120,7 @@ def _source(part: Callable[..., Any]) -> str:
 def _data(run: Run) -> str:
     settings = run.settings
     if settings.data == "painted":
-        rows = ", ".join(f"[{x:g}, {y:g}, {label:g}]" for x, y, label in settings.painted)
+        rows = ", ".join(f"[{x!r}, {y!r}, {label:g}]" for x, y, label in settings.painted)
         return PAINTED.format(points=f"[{rows}]").rstrip()
     make, options = drawing(settings)
     return DRAWN.format(options=options, make=make.__name__, points=settings.points, test=recipe.TEST).rstrip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from .methods import METHODS, Value
 LARGEST = 300_000  # weights of all replicas
 MOST_PAINTED = 600
 REPLICAS = 16
+HUGE = 1e300  # larger numbers are none; that of a whole number of many digits cannot be a float
 BOUND = 1.3  # of the plane shown, in units of the data's scale
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"ReLU": nn.ReLU, "Tanh": nn.Tanh, "GELU": nn.GELU, "Sigmoid": nn.Sigmoid}
@@ -47,8 +47,8 @@ class Number:
     def read(self, name: str, value: Any) -> Value:
         if self.zero == "derived" and value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise SettingError(name, f"{name} must be a number, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -HUGE < value < HUGE:
+            raise SettingError(name, f"{name} must be a number, got {value!r:.40}")
         if value == 0 and self.zero == "off":
             return 0.0
         whole = self.scale.startswith("whole")
@@ -212,7 +212,7 @@ def _with_part(arms: tuple[ArmSettings, ...], place: str, value: Any) -> tuple[A
 
 def _read_arm(place: str, given: dict[str, Any]) -> ArmSettings:
     method = given.get("method")
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise SettingError(f"{place}.method", f"there is no method {method!r}; there are {', '.join(METHODS)}")
     defaults = METHODS[method].settings
     for name in given:

@@ -28,7 +28,7 @@ NONE = "not published"
         "batch": 16, "settings": 2,
     },
     ci={
-        "replicas": 2, "width": 8, "train": 2000, "held_out": 500, "test": 500, "epochs": 3, "search_epochs": 1,
+        "replicas": 2, "width": 4, "train": 2000, "held_out": 500, "test": 500, "epochs": 3, "search_epochs": 1,
         "batch": 64, "settings": 2,
     },
     paper={

@@ -1,10 +1,10 @@
 // One sentence and one equation for every word on the page.
 
-const T = (sentence, equation = "") => ({ sentence, equation });
+const T = (sentence, equation) => ({ sentence, equation });
 
 export const TERMS = {
   // data and network
-  data: T("Points of two classes in the plane; 1,000 more points of the same law measure the test loss. Of painted points every fourth is held out as a test.", "(<i>x</i>, <i>y</i>), <i>x</i> ∈ ℝ², <i>y</i> ∈ {0, 1}"),
+  data: T("Points of two classes in the plane; 1,000 more points of the same law measure the test loss; of painted points every fourth is held out as a test.", "(<i>x</i>, <i>y</i>), <i>x</i> ∈ ℝ², <i>y</i> ∈ {0, 1}"),
   turns: T("How often the two arms of the spiral wind around the centre.", "<i>x</i> = √<i>t</i> (cos 2π<i>b</i>√<i>t</i>, sin 2π<i>b</i>√<i>t</i>), <i>t</i> ∼ U(0, 1)"),
   waves: T("Half waves of the two curves; they cross about as often.", "<i>x</i>₂ = cos <i>b</i>π<i>t</i> against sin <i>b</i>π<i>t</i>"),
   noise: T("Every point is moved by this much at random.", "<i>x</i> + <i>c</i> N(0, <i>I</i>)"),
@@ -15,20 +15,20 @@ export const TERMS = {
   activation: T("The function between two layers.", "ReLU: max(0, <i>z</i>)"),
   start: T("Weights at the beginning: PyTorch's own, or nearly nothing, a plateau that training must leave.", "U(−1/√<i>n</i>, 1/√<i>n</i>), or 0.01 N(0, 1)"),
   replicas: T("One run, or 16 that differ in initial weights and noise and see the same batches; the first of them is the one run.", "<i>p̄</i> = (1/16) Σ<sub><i>r</i></sub> <i>p<sub>r</sub></i>(<i>x</i>)"),
-  batch: T("Points that a step's gradient is taken from; small batches make it noisy, which heats the weights. Acts at once.", "∇<i>L</i> ≈ (1/<i>n</i>) Σ ∇ℓ(<i>x<sub>i</sub></i>, <i>y<sub>i</sub></i>)"),
-  seed: T("Decides points, initial weights, batches and noise; both arms have the same.", ""),
-  speed: T("Steps per second, or as many as this machine takes.", ""),
+  batch: T("Points that a step's gradient is taken from; small batches make it noisy, which heats the weights; it acts at once.", "∇<i>L</i> ≈ (1/<i>n</i>) Σ ∇ℓ(<i>x<sub>i</sub></i>, <i>y<sub>i</sub></i>)"),
+  seed: T("Decides points, initial weights, batches and noise; both arms have the same.", "<i>R</i> = Philox(seed, step, weight)"),
+  speed: T("Steps per second, or as many as this machine takes.", "steps/s"),
 
   // settings of a method
   method: T("The dynamics that this arm trains by.", "d<i>q</i> = <i>p</i> d<i>t</i>, d<i>p</i> = (−∇<i>L</i> − γ<i>p</i>) d<i>t</i> + √(2γτ) d<i>W</i>"),
   scheme: T("The letters act in this order, each for its share of the step: A drift, B kick, O friction and noise, C D E the adaptive thermostat, L a whole overdamped step.", "BAOAB: <i>e</i><sup><i>hB</i>/2</sup> <i>e</i><sup><i>hA</i>/2</sup> <i>e</i><sup><i>hO</i></sup> <i>e</i><sup><i>hA</i>/2</sup> <i>e</i><sup><i>hB</i>/2</sup>"),
   space: T("Where the weights live: free, every weight on a circle, every row on a sphere, or orthogonal between hidden layers.", "<i>g</i>(<i>q</i>) = 0"),
   every: T("Weights before the output layer get a gradient only once in so many steps and drift in between.", "θ ← θ − <i>h p</i> at every step, <i>p</i> ← μ<i>p</i> + ∇<i>L</i> at every <i>k</i>-th"),
-  lr: T("The time step. With momentum a step moves a weight by about its square.", "<i>h</i>"),
+  lr: T("The time step; with momentum a step moves a weight by about its square.", "<i>h</i>"),
   momentum: T("How much of the last step's velocity is kept.", "<i>p</i> ← μ<i>p</i> + ∇<i>L</i>"),
   weight_decay: T("Pulls every weight towards zero.", "<i>L</i> + ½λ‖<i>q</i>‖²"),
   friction: T("How fast momenta forget; at infinity they are drawn anew at every step.", "<i>p</i> ← <i>e</i><sup>−γ<i>h</i></sup><i>p</i> + √(τ(1 − <i>e</i><sup>−2γ<i>h</i></sup>)) <i>R</i>"),
-  temperature: T("How much noise there is: weights are found with this probability. 0 is training without noise.", "π(<i>q</i>) ∝ <i>e</i><sup>−<i>L</i>(<i>q</i>)/τ</sup>"),
+  temperature: T("How much noise there is: weights are found with this probability; 0 is training without noise.", "π(<i>q</i>) ∝ <i>e</i><sup>−<i>L</i>(<i>q</i>)/τ</sup>"),
   output_temperature: T("The temperature of the output layer, which has a dynamics of its own.", "τ₂"),
   radius: T("No weight (or row) of the layers before the last can be longer than this.", "θ² + ξ² = <i>r</i>²"),
   output_radius: T("The same for the output layer.", "|θ| ≤ <i>r</i>₁"),
@@ -40,14 +40,14 @@ export const TERMS = {
   train_accuracy: T("The share of the points learnt from that lie on their side of the boundary.", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),
   test_loss: T("The mean cross-entropy of new points; it rises when a network is surely wrong.", "−⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
   train_loss: T("The mean cross-entropy of the points learnt from: what is being minimised.", "<i>L</i> = −⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
-  residual: T("How far the weights are off their constraint, at most. Rounding leaves about 1e-7.", "max |θ² + ξ² − <i>r</i>²|/<i>r</i>², max |<i>Q</i>ᵀ<i>Q</i> − <i>I</i>|"),
+  residual: T("How far the weights are off their constraint, at most; rounding leaves about 1e-7.", "max |θ² + ξ² − <i>r</i>²|/<i>r</i>², max |<i>Q</i>ᵀ<i>Q</i> − <i>I</i>|"),
   curvature: T("How strongly the boundary bends, on average along it; a boundary that runs after single points bends more.", "κ = |φ<sub>xx</sub>φ<sub>y</sub>² − 2φ<sub>x</sub>φ<sub>y</sub>φ<sub>xy</sub> + φ<sub>yy</sub>φ<sub>x</sub>²| / |∇φ|³"),
 
   // pictures
   field: T("The colour is the network's probability of class 1; the line is where it is one half.", "<i>p</i>(<i>x</i>) = 1/(1 + <i>e</i><sup>−<i>f</i>(<i>x</i>)</sup>)"),
   loss: T("Test loss (solid) and training loss (dashed); of replicas the mean.", "<i>L</i> = −⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
   accuracy: T("Test accuracy (solid) and training accuracy (dashed).", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),
-  temperatures: T("In equilibrium momenta and positions of every layer are at the temperature that was set (the bar). Noise of small batches lifts both; the positions' is an average since the last change, and low while a layer still learns.", "kinetic <i>p</i>ᵀ<i>p</i>/<i>N</i> &nbsp;·&nbsp; configurational ⟨(<i>q</i> − ⟨<i>q</i>⟩)·∇<i>L</i>⟩/<i>N</i>"),
+  temperatures: T("In equilibrium momenta and positions of every layer are at the temperature that was set (the bar); noise of small batches lifts both, and the positions' is an average since the last change, low while a layer still learns.", "kinetic <i>p</i>ᵀ<i>p</i>/<i>N</i> &nbsp;·&nbsp; configurational ⟨(<i>q</i> − ⟨<i>q</i>⟩)·∇<i>L</i>⟩/<i>N</i>"),
   weights: T("Every weight on its circle; every row on its sphere, seen from above, as far out as it is long; of free and orthogonal weights the singular values, which are 1 where a weight is orthogonal.", "θ = <i>r</i> sin φ &nbsp;·&nbsp; ‖<i>w</i>‖² + ξ² = <i>r</i>² &nbsp;·&nbsp; <i>Q</i>ᵀ<i>Q</i> = <i>I</i>"),
   residuals: T("The constraint's largest violation along the run, on a logarithmic axis.", "max |<i>g</i>(<i>q</i>)|"),
   curvatures: T("The mean curvature of the boundary along the run.", "⟨|κ|⟩"),
@@ -94,12 +94,10 @@ export function explainOnHover(tip) {
     const paragraph = document.createElement("p");
     paragraph.textContent = sentence;
     tip.replaceChildren(paragraph);
-    if (equation) {
-      const line = document.createElement("p");
-      line.className = "equation";
-      line.innerHTML = equation;
-      tip.append(line);
-    }
+    const line = document.createElement("p");
+    line.className = "equation";
+    line.innerHTML = equation;
+    tip.append(line);
     tip.hidden = false;
     shown = element;
     element.setAttribute("aria-describedby", "tip");

@@ -69,7 +69,7 @@ const CARDS = [
 ];
 
 const LEGENDS = {
-  loss: "— test  ┄ train", accuracy: "— test  ┄ train", temperatures: "❘ set  ● kinetic  ◇ config.", line: "0 = start  1 = now",
+  loss: "— test  ┄ train", accuracy: "— test  ┄ train", temperatures: "❘ set ● kinetic ◇ config.", line: "0 = start  1 = now",
 };
 
 export class Measurements {
