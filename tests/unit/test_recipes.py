@@ -27,9 +27,9 @@ def data() -> CifarImages:
 
 OTHER: dict[str, Any] = {
     "architecture": "resnet34", "width": 3, "pool": False, "narrowed": (2,), "images": 23, "augmented": False,
-    "random_labels": True, "epochs": 4, "stop_accuracy": 0.5, "batch": 7, "step": 0.2, "step_decay": False,
-    "weight_decay": 0.0, "special_blocks": ("head",), "special_step": 0.2, "special_weight_decay": 0.0,
-    "start": Start(SMALL), "seed": 6, "method": "o-CoLA-od", "momentum": 0.5,
+    "brightness": 0.05, "random_labels": True, "epochs": 4, "stop_accuracy": 0.5, "batch": 7, "step": 0.2,
+    "step_decay": False, "weight_decay": 0.0, "special_blocks": ("head",), "special_step": 0.2,
+    "special_weight_decay": 0.0, "start": Start(SMALL), "seed": 6, "method": "o-CoLA-od", "momentum": 0.5,
 }  # fmt: skip
 
 
