@@ -115,6 +115,24 @@ class Constraint:
         """The space of one parameter whose :meth:`sizes` are these; itself where there are none."""
         return self
 
+    # ── tensors that are spread over ranks ───────────────────────────────────────────────────────
+
+    def reach(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """How many neighbouring entries of a block there are along each dimension of a tensor of this shape.
+
+        Blocks divide each dimension evenly, so that a rank knows which ones its shard cuts. None: the constraint needs
+        the whole tensor.
+        """
+        return None
+
+    def sizes_from(self, norms: Tensor, q: Tensor, name: str) -> Tensor:
+        """:meth:`sizes` of a tensor whose blocks have these norms, in their order; q may be without contents."""
+        raise NotImplementedError(f"{type(self).__name__} takes no sizes")
+
+    def on_shard(self, shape: Sequence[int], first: Sequence[int], local: Sequence[int]) -> Constraint:
+        """The space of a shard of shape ``local`` that starts at ``first`` of a tensor and cuts no block."""
+        return self
+
     def in_half_precision(self) -> Constraint:
         """The same space for positions that are rounded to half precision after every step."""
         return self

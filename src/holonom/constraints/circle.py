@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -68,6 +69,17 @@ class Circle(Constraint):
 
     def radius_of(self, q: Tensor, sizes: Tensor | None = None) -> Scalar:
         return self.radius.to(q) if isinstance(self.radius, Tensor) else self.radius
+
+    def reach(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (1,) * len(shape)
+
+    def on_shard(self, shape: Sequence[int], first: Sequence[int], local: Sequence[int]) -> Circle:
+        if not isinstance(self.radius, Tensor) or not self.radius.ndim:
+            return self
+        other = copy.copy(self)
+        own = tuple(slice(start, start + size) for start, size in zip(first, local, strict=True))
+        other.radius = torch.broadcast_to(self.radius, tuple(shape))[own]
+        return other
 
     def land_(self, q: Tensor, name: str) -> Landing:
         # As lift() will see it: a ratio that rounds to 1 is at the rim.
