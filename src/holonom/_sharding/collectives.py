@@ -128,6 +128,10 @@ def agree(problem: Exception | None, signature: Iterable[str], groups: Groups, k
     A rank with a problem raises that. The others raise a ``kind`` that says which rank met what. Signatures are lists
     of lines; the first one that differs is shown.
     """
+    if not groups:
+        if problem is not None:
+            raise problem
+        return
     own = list(signature)
     mine = None if problem is None else f"{type(problem).__name__}: {problem}"
     found = told((dist.get_rank(), mine, own), groups)
