@@ -35,8 +35,8 @@ def residuals(claims: Sequence[Claim], labels: Sequence[str]) -> dict[str, float
         if claim.piece is None:
             found[labels[claim.rule]] = _largest(found[labels[claim.rule]], float(claim.space.residual(claim.phase())))
         elif claim.kind == "local":
-            phase = claim.phase()
-            spread[id(claim)] = claim.space.residual(phase) if claim.tensor.numel() else phase.q.new_zeros(())
+            if claim.tensor.numel():
+                spread[id(claim)] = claim.space.residual(claim.phase())
     spread |= _of_sums([claim for claim in held if claim.kind == "sums"])
     spread |= _of_wholes([claim for claim in held if claim.kind == "whole"])
     parts = []

@@ -244,7 +244,7 @@ class Viewed(Constraint):
         if view is not None and view.blocks > 1:
             where = view.batch + view.output
             other = self.read_by(replace(view, blocks=max(1, blocks_along(local[where], reach[where]))))
-        if not isinstance(self.per_block, Tensor) or not self.per_block.ndim:
+        if not isinstance(self.per_block, Tensor) or not self.per_block.ndim or not all(local):
             return other
         own = self.own_blocks(self.per_block, shape, first, local)
         leading = other.view(own.new_empty(tuple(local), device="meta")).shape[: -self.block_dims]
