@@ -96,7 +96,7 @@ class Bucket:
         """Before the optimizer's step: keep the weights as they are. ``edited``: others wrote them; None: find out."""
         self.refresh()
         if edited is None:
-            edited = self._versions != [version(p) for p in self.tensors]
+            edited = self._versions != self._written()
         masters = [adopted(claim) for claim in self.claims] if self.narrow else []
         if not self.keeps:
             return
@@ -110,6 +110,11 @@ class Bucket:
             self._land(self.before)
             for space, q, block in zip(self.spaces, masters, self.before, strict=False):
                 space.write_(q, block)
+
+    def _written(self) -> list[int]:
+        """How often each parameter was written; what is written to a DTensor its local tensor does not count."""
+        found = [version(p) for p in self.tensors]
+        return found + [version(claim.parameter) for claim in self.claims] if self._spread else found
 
     def _land(self, blocks: Iterable[Tensor]) -> None:
         """Weights that were written from outside need not be on the manifold that a step is projected on."""
@@ -133,7 +138,7 @@ class Bucket:
         if self.narrow:
             for claim, q in zip(self.claims, wholes, strict=True):
                 store_(claim, q)
-        self._versions = [version(p) for p in self.tensors]
+        self._versions = self._written()
 
     def _moved(self) -> list[Tensor]:
         """The parameters after the optimizer's step, where there are no views of them; float32 for half precision."""
