@@ -34,9 +34,8 @@ def residuals(claims: Sequence[Claim], labels: Sequence[str]) -> dict[str, float
     for claim in held:
         if claim.piece is None:
             found[labels[claim.rule]] = _largest(found[labels[claim.rule]], float(claim.space.residual(claim.phase())))
-        elif claim.kind == "local":
-            if claim.tensor.numel():
-                spread[id(claim)] = claim.space.residual(claim.phase())
+        elif claim.kind == "local" and claim.tensor.numel():
+            spread[id(claim)] = claim.space.residual(claim.phase())
     spread |= _of_sums([claim for claim in held if claim.kind == "sums"])
     spread |= _of_wholes([claim for claim in held if claim.kind == "whole"])
     parts = []
@@ -91,7 +90,7 @@ def angles(plan: Plan, labels: Sequence[str], groups: Groups) -> dict[str, Turne
                 kept = known if piece is None else partial
                 kept.setdefault(labels[claim.rule], []).append(_angles(old, new, dims or new.ndim))
     for own in (*plan.spheres, *(shards for several in plan.owned for shards in several.shards)):
-        now = [claim.master if claim.is_narrow and claim.master is not None else claim.tensor for claim in own.claims]
+        now = [widened(claim.tensor) for claim in own.claims]
         shared += list(zip(own.claims, own.before, now, strict=True))
     for claim, several in _of_shared(shared, plan.claims):
         known.setdefault(labels[claim.rule], []).append(several)

@@ -207,7 +207,8 @@ class Held:
     def state_dict(self) -> dict[str, Any]:
         """The sizes taken from initial weights, and the float32 weights of half-precision ones, by name.
 
-        ``optimizer.state_dict()`` has them too, as ``"holonom"``: a checkpoint of the optimizer is enough.
+        ``optimizer.state_dict()`` has them too, as ``"holonom"``, and so have the optimizer's states that
+        ``torch.distributed.checkpoint`` takes and loads: a checkpoint of the optimizer is enough.
         """
         self._refuse_removed()
         return saved.state_of(self._claims)
@@ -220,14 +221,18 @@ class Held:
         self._plan = None
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        state_dict[saved.KEY] = saved.merged(state_dict.get(saved.KEY), saved.state_of(self._claims))
+        own = saved.state_of(self._claims)
+        state_dict[saved.KEY] = saved.merged(state_dict.get(saved.KEY), own)
+        saved.into_groups_(state_dict["param_groups"], optimizer.param_groups, own, self._claims)
 
-    def _check_saved(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    def _check_saved(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        state_dict = saved.out_of_groups(state_dict)
         self._loading = state_dict.get(saved.KEY)
         if self._loading is None:
             saved.warn_missing(self._claims)
         else:
             saved.check(self._claims, self._loading)
+        return state_dict
 
     def _load(self, optimizer: Optimizer) -> None:
         if self._loading is not None:

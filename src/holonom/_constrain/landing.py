@@ -46,6 +46,9 @@ def land_(claims: Sequence[Claim], groups: Groups = ()) -> list[tuple[Constraint
         if not torch.equal(q, there.to(q.dtype)):  # equal values are no edit
             q.copy_(there)
         claims[i].master = there if claims[i].is_narrow else None
+    for claim in claims:
+        if claim.is_narrow and not claim.tensor.numel():
+            claim.master = claim.tensor.float()
     return _reported(claims, {i: landing for i, (landing, _) in found.items()}, groups)
 
 
