@@ -1,4 +1,4 @@
-"""The cases of test_constrain.py: a space, an update, a placement and a mesh, run with the same gradients everywhere."""
+"""The cases of test_constrain.py: a space, an update, a placement and a mesh, with the same gradients everywhere."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,11 +47,11 @@ class Case:
 
 
 class Net(nn.Module):
-    def __init__(self, dtype):
+    def __init__(self, dtype, scale=1.0):
         super().__init__()
         generator = torch.Generator().manual_seed(3)
         for name, shape in SHAPES.items():
-            weight = torch.randn(shape, generator=generator, dtype=torch.float64) / shape[0] ** 0.5
+            weight = scale * torch.randn(shape, generator=generator, dtype=torch.float64) / shape[0] ** 0.5
             setattr(self, name, nn.Linear(shape[1], shape[0], bias=False))
             getattr(self, name).weight = nn.Parameter(weight.to(dtype))
 
@@ -93,8 +93,8 @@ def gradients_(net, step, scale=1.0):
         p.grad = piece_of(p).spread(piece_of(p).narrow(full).clone()) if is_sharded(p) else full
 
 
-def build(case, mesh=None):
-    net = Net(getattr(torch, case.dtype))
+def build(case, mesh=None, scale=1.0):
+    net = Net(getattr(torch, case.dtype), scale)
     names = list(SHAPES)
     if case.space in BLOCKS:
         names = [name for name in names if name in ("a", "e", "f")]
@@ -122,7 +122,9 @@ def run(case, mesh=None):
             opt.step()
         sent = {kind: (count, traffic.bytes[kind]) for kind, count in traffic.calls.items()}
     found = {name: whole(p) for name, p in net.named_parameters()}
-    state = {k: {n: whole(x) for n, x in own.items() if torch.is_tensor(x)} for k, own in held.state_dict()["held"].items()}
+    state = {
+        k: {n: whole(x) for n, x in own.items() if torch.is_tensor(x)} for k, own in held.state_dict()["held"].items()
+    }
     angles = held.angles() if case.update != "plain" or ("track", True) in case.options else {}
     momenta = [whole(s[k]) for s in opt.state.values() for k in ("exp_avg", "momentum_buffer") if k in s]
     residuals = list(held.residuals().values())
