@@ -103,7 +103,7 @@ class Piece:
         """
         offset, size = [0] * len(self.shape), list(self.shape)
         kinds = [(m, *placement_kind(placement)) for m, placement in enumerate(self.placements)]
-        for m, _, dim, strided in sorted(kinds, key=lambda kind: kind[-1]):
+        for m, _, dim, _strided in sorted(kinds, key=lambda kind: kind[-1]):
             if dim is not None:
                 step = -(-size[dim] // self.mesh.size(m))
                 start = min(coordinate[m] * step, size[dim])
