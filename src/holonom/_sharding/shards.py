@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .._torch import placement_kind
+from .._torch import placement_kind, version
 from .collectives import Groups, gathered, groups_of
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offset and size in every dimension
@@ -204,6 +204,11 @@ def local(x: Tensor) -> Tensor:
         return x
     part: Tensor = x.to_local()  # type: ignore[attr-defined]
     return part.wait() if hasattr(part, "wait") else part
+
+
+def writes(x: Tensor) -> int:
+    """How often a tensor was written in place: as a DTensor, which torch counts apart, or through its local tensor."""
+    return version(x) + (version(local(x)) if is_sharded(x) else 0)
 
 
 def whole(x: Tensor) -> Tensor:

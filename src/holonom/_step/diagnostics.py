@@ -130,7 +130,7 @@ class Diagnosed(Optimizer):
             for bucket in buckets:
                 bucket.refresh()
                 edits.project_(bucket)
-                self._note(bucket.params)
+                self._note(bucket.given)
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
