@@ -38,6 +38,23 @@ class Spread:
     def backend(self, group: dict[str, Any], buckets: list[Bucket], records: bool) -> Several:
         return Several(self, group, buckets, records)
 
+    def largest(self, value: float) -> float:
+        """The largest of a number of every rank."""
+        here = torch.tensor(value, dtype=torch.float64, device=self.device)
+        return float(torch.stack([here, *reduced([(here, groups) for groups in self.groups], "max")]).max())
+
+    def kinetic_energy(self, buckets: Sequence[Bucket]) -> float:
+        """Σ p² of tangent momenta, of all ranks."""
+        found: list[tuple[Groups, bool, Tensor]] = []
+        for bucket in buckets:
+            phases = bucket.phases()
+            if isinstance(bucket, SummedBucket):
+                found += [(bucket.groups, *energy) for energy in bucket.energies(phases)]
+            else:
+                momenta = [m for x in phases for m in bucket.space.tangent(x)]
+                found.append((bucket.groups, bucket.counts, torch.stack([m.square().sum() for m in momenta]).sum()))
+        return float(self.total(found, torch.zeros((), dtype=torch.float64, device=self.device)))
+
     def total(self, parts: Sequence[tuple[Groups, bool, Tensor]], like: Tensor) -> Tensor:
         """The sum over all ranks of parts that lie here; ranks without any take part with zeros."""
         everywhere = torch.zeros_like(like)

@@ -20,7 +20,7 @@ from ..constraints import Constraint, Free
 from ..errors import ConstraintError, NonFiniteGradientError
 from .backend import Spread
 from .collectives import Groups, reduced
-from .gathered import Gathered, GatheredBucket, GatheredJointBucket, collect, owners, regather, send_weights
+from .gathered import Gathered, GatheredBucket, GatheredJointBucket, collect, owners, regather, send_momenta, send_weights
 from .kinds import Kind, kind_of, local_space
 from .local import LocalBucket, freedom_of
 from .shards import is_sharded, local, piece_of
@@ -260,6 +260,10 @@ class Ranks:
                 gradients = [*gradients, *([wholes[id(p)] for p in b.given] for b in own)]  # type: ignore[list-item]
             found.append(rest._replace(buckets=[*rest.buckets, *own], gradients=gradients))
         return found
+
+    def settle(self) -> None:
+        """Write owners' momenta into the parameters' own state, which checkpoints hold."""
+        send_momenta(self.members())
 
     def send(self, moved: Sequence[Gathered]) -> None:
         """Write what owners have moved into the parameters."""

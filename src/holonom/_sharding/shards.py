@@ -213,7 +213,7 @@ def writes(x: Tensor) -> int:
 
 def whole(x: Tensor) -> Tensor:
     """All of a DTensor as a plain tensor, gathered; a plain tensor as it is."""
-    return piece_of(x).assembled(local(x)) if is_sharded(x) else x.detach()
+    return piece_of(x).assembled(local(x).detach()) if is_sharded(x) else x.detach()
 
 
 def write_(x: Tensor, values: Tensor) -> None:

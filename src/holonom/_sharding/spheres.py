@@ -185,8 +185,8 @@ class SummedSphere(Sphere):
 class Energy(NamedTuple):
     """A part of Σ p², and whether sums over all ranks count it here."""
 
-    value: Tensor
     counts: bool
+    value: Tensor
 
 
 class SummedBucket(LocalBucket):
@@ -265,5 +265,5 @@ class SummedBucket(LocalBucket):
         """Σ p² of the tangent momenta: entries lie here, slack variables on all ranks alike."""
         first, *slack = self.space.tangent(phases[0])
         is_first = not any(self.pieces[0].coordinate)
-        return [Energy(first.square().sum(), self.counts), *(Energy(m.square().sum(), is_first) for m in slack)]
+        return [Energy(self.counts, first.square().sum()), *(Energy(is_first, m.square().sum()) for m in slack)]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..constraints.base import MOMENTA
 from .shards import Piece, is_sharded, local, piece_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ def placed(space: Constraint, p: Tensor, state: State) -> None:
             if value.shape != where.shape:  # slack variables of rows are columns
                 where = where.with_shape(value.shape, {d: d for d in where.dims})
             state[name] = where.spread(where.narrow(value).clone())
+
+
+def replaced(space: Constraint, p: Tensor, state: State) -> None:
+    """Place loaded state, whose tensors may be whole."""
+    piece = piece_of(p)
+    for name in (*MOMENTA, "last_noise", "reference"):
+        if name in state and not is_sharded(state[name]):
+            state[name] = piece.spread(piece.narrow(state[name]).clone())
+    placed(space, p, state)
 
 
 def local_state(state: State) -> State:
