@@ -24,6 +24,7 @@ from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._step.watch import Watch, thermostats
 from ._sharding.shards import is_sharded, writes
 from .constraints import Constraint, Free
+from .errors import ConstraintError, ProjectionError
 
 if TYPE_CHECKING:
     from ._sharding.ranks import Ranks
@@ -242,8 +243,10 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             work, skip, moved = self._ranks.prepare(work, self._check_all, self.guard_gradients)
             try:
                 skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
-            finally:
+            except (ConstraintError, ProjectionError):  # on all ranks; groups before this one have moved
                 self._ranks.send(moved)
+                raise
+            self._ranks.send(moved)
         self._count_skipped([flag for flag in skipped if flag is not None])
         for b in (b for one in work for b in one.buckets):
             self._versions.update(zip(b.constrained_ids, b.writes()))

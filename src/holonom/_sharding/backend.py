@@ -13,6 +13,7 @@ from .._step.buckets import Bucket
 from .._step.integrate import Eager, Normals, Scalar
 from .._step.letters import Ready
 from ..constraints import Constraint
+from ..errors import ConstraintError, ProjectionError
 from .collectives import Groups, reduced
 from .spheres import SummedBucket
 
@@ -76,6 +77,8 @@ class Several(Eager):
         from .._step.run import choose_backend
 
         self.spread, self.buckets = spread, buckets
+        self.failed: Exception | None = None
+        self.without_root: set[int] = set()  # parts
         kinds: dict[Any, list[int]] = {}
         for i, bucket in enumerate(buckets):
             summed = isinstance(bucket, SummedBucket)
@@ -106,13 +109,20 @@ class Several(Eager):
     def run(
         self, ops: Sequence[Ready], normals: Callable[[Bucket, int], Sequence[Normals]], polish: bool | None
     ) -> None:
-        for part in self.parts:
-            part.run(ops, normals, polish)
+        for i, part in enumerate(self.parts):
+            try:
+                if self.failed is None or i not in self.without_root:
+                    part.run(ops, normals, polish)
+            except (ConstraintError, ProjectionError) as error:  # other ranks go on; end() tells them
+                self.failed = error
+                self.without_root.add(i)
 
     def kinetic_energy(self, replica_dims: int) -> Tensor:
         found: list[tuple[Groups, bool, Tensor]] = []
-        for part, own in zip(self.parts, self.places, strict=True):
+        for i, (part, own) in enumerate(zip(self.parts, self.places, strict=True)):
             bucket = self.buckets[own[0]]
+            if i in self.without_root:
+                continue
             if isinstance(bucket, SummedBucket):
                 found += [(bucket.groups, *energy) for energy in bucket.energies(part.phases[0])]
             else:
@@ -132,6 +142,16 @@ class Several(Eager):
         return torch.stack(reduced([(bad, groups) for groups in self.spread.groups], "max")).any()
 
     def end(self, skip: Tensor | None) -> None:
+        """Write what has moved. On a CPU a step without a root, on any rank, raises on all before one writes."""
+        if self.spread.space.traits.can_fail and self.spread.device.type == "cpu":
+            failed = self.spread.largest(float(self.failed is not None))
+            if self.failed is not None:
+                raise self.failed
+            if failed:
+                raise ProjectionError(
+                    "another rank found no root for a matrix of this group, and its message says which; weights and "
+                    "state of the group are those of the last good step on all ranks. Lower lr"
+                )
         for part in self.parts:
             part.end(skip)
 

@@ -38,6 +38,7 @@ class Bucket:
     """
 
     counts: bool = True
+    is_part: bool = False  # whether entries have other numbers in their parameter than here
     groups: tuple[Any, ...] = ()
 
     def __init__(self, space: Constraint, params: list[Tensor], states: list[State], names: list[str]) -> None:

@@ -31,6 +31,7 @@ COMPILE_AFTER = 5_000_000_000  # weights × steps after which the time saved exc
 DRAW_COST = 10  # a draw takes about as long as ten letters, so that compiling it pays ten times sooner
 DRAW_CALL = 26_000  # elements that take as long to draw as the call itself
 FORCES = frozenset("BLM")
+DRAWS = frozenset("ODFLM")
 KERNEL_DEVICES = {"cuda"}  # tests add "cpu", where Triton's interpreter runs the kernels
 
 
@@ -231,6 +232,8 @@ def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
     """Whether a GPU's kernels can run this step. ``fuse=False`` keeps to the reference, as traces do."""
     if buckets[0].device.type not in KERNEL_DEVICES or group["fuse"] is False or not has_triton():
         return False
+    if DRAWS & set(group["scheme"]) and any(bucket.is_part for bucket in buckets):
+        return False  # kernels number the noise by the places of local entries
     from .._backends.triton import fits
 
     seed = group["seed"]
