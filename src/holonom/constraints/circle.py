@@ -176,5 +176,5 @@ def _angle(y: Tensor, x: Tensor) -> Tensor:
 
     On a CPU torch's rounds the last few entries of a tensor in another way than the others.
     """
-    behind = torch.where(y < 0, -math.pi, math.pi)
+    behind = torch.full_like(y, math.pi).copysign_(y)
     return torch.atan(y / x).add_(torch.where(x < 0, behind, 0.0))
