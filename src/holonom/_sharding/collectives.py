@@ -81,7 +81,7 @@ def reduced(values: Sequence[tuple[Tensor, Groups]], op: str = "sum") -> list[Te
         for group in groups:
             traffic.note("all_reduce", flat.numel() * flat.element_size())
             dist.all_reduce(flat, dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM, group=group)
-        for i, part in zip(members, flat.split([found[i].numel() for i in members]), strict=True):
+        for i, part in zip(members, torch.split(flat, [found[i].numel() for i in members]), strict=True):
             found[i] = part.reshape(found[i].shape)
     return found
 
@@ -99,7 +99,7 @@ def gathered(part: Tensor, groups: Groups) -> list[Tensor]:
         whole = flat.new_empty(size * flat.numel())
         dist.all_gather_into_tensor(whole, flat, group=group)
         flat, parts = whole, parts * size
-    return list(flat.split(flat.numel() // parts)) if flat.numel() else [flat] * parts
+    return list(torch.split(flat, flat.numel() // parts)) if flat.numel() else [flat] * parts
 
 
 def exchanged(parts: Sequence[Tensor], sizes: Sequence[int], group: Any) -> list[Tensor]:
@@ -108,7 +108,7 @@ def exchanged(parts: Sequence[Tensor], sizes: Sequence[int], group: Any) -> list
     came = sent.new_empty(sum(sizes))
     traffic.note("all_to_all", sent.numel() * sent.element_size())
     dist.all_to_all_single(came, sent, list(sizes), [part.numel() for part in parts], group=group)
-    return list(came.split(list(sizes)))
+    return list(torch.split(came, list(sizes)))
 
 
 def told(value: T, groups: Groups) -> list[T]:

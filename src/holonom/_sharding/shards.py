@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .._torch import placement_kind
+from .._torch import placement_kind, version
 from .collectives import Groups, gathered, groups_of
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offset and size in every dimension
@@ -103,7 +103,7 @@ class Piece:
         """
         offset, size = [0] * len(self.shape), list(self.shape)
         kinds = [(m, *placement_kind(placement)) for m, placement in enumerate(self.placements)]
-        for m, _, dim, strided in sorted(kinds, key=lambda kind: kind[-1]):
+        for m, _, dim, _strided in sorted(kinds, key=lambda kind: kind[-1]):
             if dim is not None:
                 step = -(-size[dim] // self.mesh.size(m))
                 start = min(coordinate[m] * step, size[dim])
@@ -206,9 +206,14 @@ def local(x: Tensor) -> Tensor:
     return part.wait() if hasattr(part, "wait") else part
 
 
+def writes(x: Tensor) -> int:
+    """How often a tensor was written in place: as a DTensor, which torch counts apart, or through its local tensor."""
+    return version(x) + (version(local(x)) if is_sharded(x) else 0)
+
+
 def whole(x: Tensor) -> Tensor:
     """All of a DTensor as a plain tensor, gathered; a plain tensor as it is."""
-    return piece_of(x).assembled(local(x)) if is_sharded(x) else x.detach()
+    return piece_of(x).assembled(local(x).detach()) if is_sharded(x) else x.detach()
 
 
 def write_(x: Tensor, values: Tensor) -> None:

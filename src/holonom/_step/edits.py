@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .._torch import full_precision, version
+from .._torch import full_precision
 from ..constraints import Free
 from ..constraints.base import Constraint, widened
 from ..errors import ConstraintError
@@ -25,7 +25,7 @@ def kind_of(p: Tensor) -> Kind:
 
 def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
     """model.to() leaves the state behind. Another order in memory is no reason to refuse."""
-    for p, name in zip(bucket.params, bucket.names, strict=True):
+    for p, name in zip(bucket.given, bucket.names, strict=True):
         dtype, device, shape = kinds[p]
         if p.dtype != dtype or p.device != device:
             raise RuntimeError(
@@ -38,7 +38,7 @@ def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
                 f"build the optimizer again"
             )
         if not bucket.space.traits.joint:
-            bucket.space.check(p.detach(), name)
+            bucket.check_view(p, name)
 
 
 def refuse_gradients(bucket: Bucket, gradients: Sequence[Tensor]) -> None:
@@ -79,10 +79,11 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> 
     space = bucket.space
     now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and bucket.device.type != "cpu")
     for unit in bucket.units():
-        if all(version(p) == versions[id(p)] for p in unit.params):
+        known = list(map(versions.__getitem__, unit.constrained_ids))
+        if unit.writes() == known:
             continue
         # Of a loaded checkpoint, what rounding left since the last polish must not be taken for an edit.
-        fits = is_near if any(versions[id(p)] == UNKNOWN for p in unit.params) else agrees
+        fits = is_near if UNKNOWN in known else agrees
         if not fits(unit):
             here, q = gather(space, unit.params, unit.names, unit.states[0].get(SIZES))
             name = ", ".join(unit.names)
@@ -96,7 +97,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> 
         elif first:
             here, q = gather(space, unit.params, unit.names, unit.states[0].get(SIZES))
             lift_(here, q, unit.states[0])
-    versions.update({id(p): version(p) for p in bucket.params})
+    versions.update(zip(bucket.constrained_ids, bucket.writes(), strict=True))
 
 
 def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .._step.integrate import Normals, Phase, Scalar, add_scaled_
+from .._sharding.shards import is_sharded
 from ..errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -258,6 +259,11 @@ class Constraint:
 
 
 def check_radius(radius: Scalar, space: str) -> None:
+    if is_sharded(radius):
+        raise ConstraintError(
+            f"{space}: the radius is a DTensor; give the whole of it as a plain tensor (radius.full_tensor()), of which "
+            f"every rank takes the part that belongs to its shard of the parameter"
+        )
     if not isinstance(radius, (Real, Tensor)) or isinstance(radius, bool):
         more = "; a sphere also takes 'initial'" if space == "Sphere" else ""
         raise ConstraintError(f"{space}: a radius is a number or a tensor (torch.tensor(…)), got {radius!r}{more}")

@@ -138,7 +138,7 @@ class Circle(Constraint):
 
     def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> None:
         angle = x.slack * TURN
-        x.slack.copy_(torch.atan2(step.add_(angle.sin() * x.radius), angle.cos_().mul_(x.radius).add_(slack_step)))
+        x.slack.copy_(_angle(step.add_(angle.sin() * x.radius), angle.cos_().mul_(x.radius).add_(slack_step)))
         x.slack.div_(TURN)
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
@@ -181,3 +181,12 @@ class Circle(Constraint):
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         return bool(self._agreement(x, precision).all())
+
+
+def _angle(y: Tensor, x: Tensor) -> Tensor:
+    """atan2 whose bits do not depend on where an entry is in its tensor: a shard's are those of the whole.
+
+    On a CPU torch's rounds the last few entries of a tensor in another way than the others.
+    """
+    behind = torch.full_like(y, math.pi).copysign_(y)
+    return torch.atan(y / x).add_(torch.where(x < 0, behind, 0.0))
