@@ -1,0 +1,309 @@
+"""constrain on DTensors: the weights of a single process, on every rank, with few collectives."""
+
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import holonom
+from holonom.constraints import Circle, Orthogonal, Sphere
+from holonom.errors import ConstraintError, EnsembleError, PartitionError
+
+from . import saved
+from .held import BLOCKS, SPACES, Case, mesh_of, run, run_all
+from .ranks import run as on_ranks
+
+pytestmark = [
+    pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs torch with gloo"),
+    pytest.mark.filterwarnings("ignore:weights that did not satisfy"),
+]
+distributed = pytest.mark.distributed
+
+# Two ranks have three numbers for each of five matrices (the sixth, of one row, is whole), in double precision.
+SENT = {
+    Case("matrices", "tangent", "fsdp"): {"all_reduce": (1, 5 * 3 * 8)},
+    Case("matrices", "plain", "fsdp"): {"all_reduce": (1, 5 * 8)},
+    Case("rows", "tangent", "rows"): {},
+    Case("columns", "angular", "columns"): {},
+    Case("circle", "plain", "columns"): {},
+    Case("rows", "tangent", "columns"): {"all_reduce": (1, (6 + 10 + 7 + 1 + 6 + 6) * 3 * 8)},
+}
+SMALL = [*SENT, Case("orthogonal", "tangent", "mixed"), Case("heads out", "tangent", "rows")]
+
+FSDP = [("fsdp", (4,)), ("fsdp", (2, 2))]
+PARALLEL = [
+    ("columns", (4,)),
+    ("mixed", (4,)),
+    ("rows+columns", (2, 2)),
+    ("copies+columns", (2, 2)),
+    ("rows+rows", (2, 2)),
+]
+PROJECTED, DROPPED, TRACKED = (("momentum", "project"),), (("decay", "drop"),), (("track", True),)
+TURNED = ("rows", "columns", "matrices", "number", "heads out", "heads in")
+UPDATES = {
+    space: ("plain", "tangent", "angular") if space in TURNED else ("plain", "tangent") for space in [*SPACES, *BLOCKS]
+}
+UPDATES |= {space: ("plain",) for space in ("spectral", "level")}
+TABLE = [
+    *((Case(s, u, placement), mesh) for s, us in UPDATES.items() for u in us for placement, mesh in FSDP),
+    *((Case(s, us[-1], placement), mesh) for s, us in UPDATES.items() for placement, mesh in PARALLEL),
+    *((Case(s, "tangent", "rows", options=PROJECTED, optimizer=o), (4,))
+      for s in ("rows", "matrices", "ball", "orthogonal", "heads in") for o in ("adamw", "sgd")),
+    *((Case(s, u, "fsdp", options=DROPPED), (4,)) for s in ("rows", "matrices", "orthogonal") for u in UPDATES[s]),
+    *((Case(s, "plain", "fsdp", options=TRACKED), (4,)) for s in ("rows", "matrices", "orthogonal", "circle", "level")),
+    *((Case(s, u, "rows+columns", "float32"), (2, 2)) for s in ("rows", "matrices", "orthogonal") for u in UPDATES[s]),
+    *((Case(s, u, "fsdp", "bfloat16"), (4,)) for s in ("rows", "matrices", "orthogonal", "circle") for u in UPDATES[s]),
+]  # fmt: skip
+TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "bfloat16": 1e-2}
+
+
+def assert_follows(case, ranks):
+    """Every rank ends where a single process ends; what is not reduced is equal bit for bit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = run(case)
+    allowed = {"rtol": 0, "atol": 0 if case.space == "circle" else TOLERANCE[case.dtype]}
+    for found in ranks:
+        for key in ("weights", "state", "momenta", "angles"):
+            torch.testing.assert_close(
+                found[key], alone[key], **(allowed if key != "angles" else {"rtol": 0, "atol": TOLERANCE[case.dtype]})
+            )
+        torch.testing.assert_close(found["residuals"], alone["residuals"], rtol=0, atol=TOLERANCE[case.dtype])
+        assert found["sent"] == ranks[0]["sent"] or "all_to_all" in found["sent"]  # owners send more than others
+
+
+# --- two ranks, by default -------------------------------------------------------------------------------------------
+
+
+class Small(nn.Module):
+    def __init__(self, mesh, placements, rank):
+        super().__init__()
+        from torch.distributed.tensor import distribute_tensor
+
+        generator = torch.Generator().manual_seed(0)
+        self.a, self.b = (nn.Linear(4, 6, bias=False) for _ in range(2))
+        for layer in (self.a, self.b):
+            layer.weight = nn.Parameter(distribute_tensor(torch.randn(6, 4, generator=generator), mesh, placements))
+        self.rank = rank
+
+
+def refused(spoil, rules=None, placements=None):
+    """What every rank says to a model that is spoilt on one rank, and whether weights or hooks were left behind."""
+    from torch.distributed.tensor import Shard
+
+    mesh, rank = mesh_of((2,)), dist.get_rank()
+    model = Small(mesh, placements or [Shard(0)], rank)
+    own = spoil(model) or rules or {"a.weight": Sphere("initial"), "b.weight": Orthogonal()}
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    before = [p.to_local().clone() for p in model.parameters()]
+    try:
+        holonom.constrain(opt, model, own)
+    except Exception as error:
+        same = all(torch.equal(p.to_local().nan_to_num(), q.nan_to_num()) for p, q in zip(model.parameters(), before))
+        return type(error), str(error), same and not holonom._torch.step_hooks(opt)
+    return None
+
+
+def poison(model):
+    if model.rank == 1:
+        model.b.weight.to_local().data[0, 0] = torch.nan
+
+
+def zero(model):
+    if model.rank == 0:
+        model.a.weight.to_local().data[1] = 0
+
+
+def other_rules(model):
+    return {"a.weight": Circle(1.0 + model.rank)}
+
+
+def other_names(model):
+    return {("a.weight", "b.weight")[model.rank]: Circle(1.0)}
+
+
+def unknown_on_one(model):
+    return {"c.weight": Circle(1.0)} if model.rank else None
+
+
+def partial(model):
+    from torch.distributed.tensor import DTensor, Partial
+
+    model.a.weight = nn.Parameter(DTensor.from_local(torch.ones(6, 4), model.a.weight.device_mesh, [Partial()]))
+
+
+def deficient(model):
+    model.b.weight.to_local().data.zero_()
+
+
+REFUSED = {
+    "NaN on one rank": (poison, ConstraintError, "'b.weight': the weights hold NaN"),
+    "a row of zeros on one rank": (zero, ConstraintError, "1 of 6 blocks are zero"),
+    "other rules": (other_rules, ConstraintError, "ranks were given different groups"),
+    "other parameters": (other_names, ConstraintError, "ranks were given different groups"),
+    "a rule without parameters on one rank": (unknown_on_one, (ConstraintError, PartitionError), "claims no parameter"),
+    "terms of a sum": (partial, ValueError, "'a.weight' is placed as"),
+    "a matrix of lower rank, found by its owner": (deficient, ConstraintError, "rank-deficient"),
+}
+
+
+class Failing(Orthogonal):
+    """No step can be projected."""
+
+    def nearest_(self, x):
+        raise holonom.ProjectionError("no root")
+
+
+def failing_steps():
+    """The errors of a step that one rank, the owner, cannot take."""
+    from torch.distributed.tensor import Shard
+
+    model = Small(mesh_of((2,)), [Shard(0)], dist.get_rank())
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    holonom.constrain(opt, model, {"a.weight": Failing(), "b.weight": Orthogonal()})
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    try:
+        opt.step()
+    except holonom.ProjectionError as error:
+        return str(error)
+    return None
+
+
+def refused_ensemble(mesh, replicas, seed):
+    try:
+        holonom.Ensemble(lambda: nn.Linear(3, 2), replicas, seed=seed, mesh=mesh)
+    except (EnsembleError, ValueError) as error:
+        return str(error)
+
+
+def ensembles():
+    """An ensemble over ranks: its seeds and weights, gathered; a step; what is refused."""
+    mesh = mesh_of((2,))
+    ensemble = holonom.Ensemble(lambda: nn.Linear(3, 2), 5, seed=4, repeats=2, mesh=mesh)
+    found = {
+        "seeds": ensemble.gather(ensemble.seeds),
+        "weight": ensemble.gather(ensemble.weight),
+        "here": ensemble.replicas,
+    }
+    temperature = ensemble.share(torch.linspace(0.0, 0.1, 10))
+    opt = holonom.Langevin(ensemble.parameters(), 0.1, temperature=temperature, seed=ensemble.seeds)
+    ensemble.losses(nn.functional.mse_loss, torch.ones(4, 3), torch.zeros(4, 2)).sum().backward()
+    opt.step()
+    found["after"] = ensemble.gather(ensemble.weight)
+    errors = [refused_ensemble(mesh, *own) for own in ((1, 0), (4, dist.get_rank()), (4, None))]
+    return {**found, "errors": errors}
+
+
+def two_ranks():
+    warnings.simplefilter("ignore")
+    found = run_all([(case, (2,)) for case in SMALL])
+    return {
+        "cases": found,
+        "refused": {name: refused(spoil) for name, (spoil, *_) in REFUSED.items()},
+        "failing": failing_steps(),
+        "ensembles": ensembles(),
+    }
+
+
+@pytest.fixture(scope="module")
+def two():
+    return on_ranks(2, two_ranks)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_two_ranks_follow_one_process(two, case):
+    assert_follows(case, [found["cases"][SMALL.index(case)] for found in two])
+
+
+@pytest.mark.parametrize("case", SENT, ids=str)
+def test_a_step_sends_one_sum_or_nothing(two, case):
+    for found in two:
+        assert found["cases"][SMALL.index(case)]["sent"] == SENT[case]
+
+
+def test_whole_matrices_go_to_their_owners_and_back(two):
+    """Old and new weights go, new ones come back, to and from the other rank and the owner itself, and a flag each."""
+    calls, sent = zip(
+        *(found["cases"][SMALL.index(Case("orthogonal", "tangent", "mixed"))]["sent"]["all_to_all"] for found in two),
+        strict=True,
+    )
+    entries = 6 * 10 + 10 * 6 + 6 * 6 + 6 * 10  # of a, b, e and f: c and d are copies, or plain
+    assert calls == (2, 2)
+    assert sum(sent) == 8 * (2 * entries + entries + 2 * 4)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_is_refused_on_all_ranks(two, name):
+    _, kind, message = REFUSED[name]
+    answers = [found["refused"][name] for found in two]
+    assert all(answer is not None and issubclass(answer[0], kind) for answer in answers), answers
+    assert all(message in text and untouched for _, text, untouched in answers), answers
+
+
+def test_a_step_that_an_owner_cannot_take_is_an_error_on_all_ranks(two):
+    assert all(found["failing"] is not None and "'a.weight'" in found["failing"] for found in two), two
+
+
+def test_an_ensemble_over_ranks_is_the_one_of_a_single_process(two):
+    alone = holonom.Ensemble(lambda: nn.Linear(3, 2), 5, seed=4, repeats=2)
+    opt = holonom.Langevin(alone.parameters(), 0.1, temperature=torch.linspace(0.0, 0.1, 10), seed=alone.seeds)
+    before = alone.weight.detach().clone()
+    alone.losses(nn.functional.mse_loss, torch.ones(4, 3), torch.zeros(4, 2)).sum().backward()
+    opt.step()
+    assert [found["ensembles"]["here"] for found in two] == [4, 6]
+    for found in (found["ensembles"] for found in two):
+        assert torch.equal(found["seeds"], alone.seeds)
+        assert torch.equal(found["weight"], before)
+        torch.testing.assert_close(found["after"], alone.weight.detach(), rtol=1e-6, atol=1e-6)
+        few, different, unseeded = found["errors"]
+        assert "1 replicas cannot be split over 2 ranks" in few
+        assert "ranks ask for different ensembles" in different
+        assert "no seed" in unseeded
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def four():
+    return on_ranks(4, run_all, TABLE)
+
+
+@distributed
+@pytest.mark.parametrize("number", range(len(TABLE)), ids=[f"{case} {mesh}" for case, mesh in TABLE])
+def test_four_ranks_follow_one_process(four, number):
+    assert_follows(TABLE[number][0], [found[number] for found in four])
+
+
+@distributed
+def test_a_step_takes_few_collectives(four):
+    """One sum, over each dimension of the mesh that cuts blocks; two all-to-all."""
+    for number, (case, mesh) in enumerate(TABLE):
+        sent, more = four[0][number]["sent"], case.options == PROJECTED
+        sums, exchanges = (sent.get(kind, (0, 0))[0] for kind in ("all_reduce", "all_to_all"))
+        assert sums <= (1 + more) * (2 if case.placement == "rows+columns" else 1), (str(case), mesh, sent)
+        assert exchanges in (0, 2 + 2 * more), (str(case), mesh, sent)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("checkpoints"))
+    written = on_ranks(4, saved.write, folder, 4)[0]
+    return written, {world: on_ranks(world, saved.read, folder, world) for world in (1, 2)}
+
+
+@distributed
+@pytest.mark.parametrize("kind", ["dcp", "held", "full"])
+@pytest.mark.parametrize("number", range(len(saved.CASES)), ids=map(str, saved.CASES))
+def test_checkpoints_of_four_ranks_load_on_two_and_on_one(checkpoints, number, kind):
+    written, read = checkpoints
+    for world, ranks in read.items():
+        for found in ranks:
+            loaded, later = found[number][kind]
+            for name, value in written[number].items():
+                if kind != "held" or not name.startswith(("exp_avg", "momentum_buffer")):
+                    assert torch.equal(loaded[name], value), (world, name)
+            assert all(x.isfinite().all() for x in later.values())
