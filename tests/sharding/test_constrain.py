@@ -45,7 +45,7 @@ TURNED = ("rows", "columns", "matrices", "number", "heads out", "heads in")
 UPDATES = {
     space: ("plain", "tangent", "angular") if space in TURNED else ("plain", "tangent") for space in [*SPACES, *BLOCKS]
 }
-UPDATES |= {space: ("plain",) for space in ("spectral", "level")}
+UPDATES |= dict.fromkeys(("spectral", "level"), ("plain",))
 TABLE = [
     *((Case(s, u, placement), mesh) for s, us in UPDATES.items() for u in us for placement, mesh in FSDP),
     *((Case(s, us[-1], placement), mesh) for s, us in UPDATES.items() for placement, mesh in PARALLEL),
