@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from benchmarks.scaling import BEGIN, DOCS, exchange_bytes, owned, sum_bytes, written
 from torch import nn
 
 import holonom
@@ -222,6 +223,8 @@ def test_two_ranks_follow_one_process(two, case):
 def test_a_step_sends_one_sum_or_nothing(two, case):
     for found in two:
         assert found["cases"][SMALL.index(case)]["sent"] == SENT[case]
+    if case.space == "matrices":
+        assert SENT[case] == {"all_reduce": (1, sum_bytes(5, case.update))}
 
 
 def test_whole_matrices_go_to_their_owners_and_back(two):
@@ -232,7 +235,14 @@ def test_whole_matrices_go_to_their_owners_and_back(two):
     )
     entries = 6 * 10 + 10 * 6 + 6 * 6 + 6 * 10  # of a, b, e and f: c and d are copies, or plain
     assert calls == (2, 2)
-    assert sum(sent) == 8 * (2 * entries + entries + 2 * 4)
+    assert sum(sent) == 8 * (2 * entries + entries + 2 * 4) == exchange_bytes(entries, 4, 2, "tangent", 8)
+
+
+def test_what_is_computed_for_many_ranks_is_written_down():
+    page = (DOCS / "scaling.md").read_text()
+    assert BEGIN in page
+    assert written(page) == page
+    assert owned([(2, 3), (4, 5), (6, 1)], 2) == 20
 
 
 @pytest.mark.parametrize("name", REFUSED)
