@@ -66,9 +66,13 @@ def spread_(net, placement, mesh):
     """Every weight as a DTensor."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     if placement == "fsdp":
         return fully_shard(net, mesh=mesh)
+    if placement == "tp+fsdp":
+        styles = {"a": ColwiseParallel(), "b": RowwiseParallel(), "e": ColwiseParallel(), "f": RowwiseParallel()}
+        return fully_shard(parallelize_module(net, mesh["y"], styles), mesh=mesh["x"])
     kinds = {"rows": Shard(0), "columns": Shard(1), "copies": Replicate()}
     for number, name in enumerate(SHAPES):
         layer, words = getattr(net, name), placement.split("+")

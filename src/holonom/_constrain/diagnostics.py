@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._sharding.collectives import Groups, reduced
+from .._sharding.collectives import reduced
 from .._step.integrate import Phase
 from ..constraints import Sphere
 from ..constraints.base import widened
@@ -76,25 +76,50 @@ def _of_wholes(claims: Sequence[Claim]) -> dict[int, Tensor]:
     return found
 
 
-def angles(plan: Plan, labels: Sequence[str], groups: Groups) -> dict[str, Turned]:
-    """By how much blocks turned from before the last step; ``groups`` are those of all ranks that share parameters."""
-    known: dict[str, list[Tensor]] = {}  # on every rank alike
-    partial: dict[str, list[Tensor]] = {}  # of this rank's blocks
+def angles(plan: Plan, labels: Sequence[str]) -> dict[str, Turned]:
+    """By how much blocks turned from before the last step."""
+    everywhere: list[tuple[Claim, Tensor]] = []  # all angles of a parameter, known on every rank
+    here: dict[int, Tensor] = {}  # those of the blocks of this rank
     shared: list[tuple[Claim, Tensor, Tensor]] = []
     for bucket in plan.buckets:
         dims = block_dims(bucket.claims[0])
         for claim, old, new in zip(bucket.claims, bucket.before, bucket.blocks(), strict=True):
-            if (piece := claim.piece) is not None and not dims:
-                shared.append((claim, bucket.spaces[0].view(old), new))
-            elif piece is None or piece.counts_here:
-                kept = known if piece is None else partial
-                kept.setdefault(labels[claim.rule], []).append(_angles(old, new, dims or new.ndim))
+            if claim.piece is None:
+                everywhere.append((claim, _angles(old, new, dims or new.ndim)))
+            elif dims:
+                here[id(claim)] = _angles(old, new, dims)
+            else:
+                shared.append((claim, old, new))
     for own in (*plan.spheres, *(shards for several in plan.owned for shards in several.shards)):
         now = [widened(claim.tensor) for claim in own.claims]
         shared += list(zip(own.claims, own.before, now, strict=True))
-    for claim, several in _of_shared(shared, plan.claims):
-        known.setdefault(labels[claim.rule], []).append(several)
-    return _joined(known, partial, labels, groups)
+    everywhere += _of_shared(shared, plan.claims)
+    rows = [(claim.rule, _summary(found)) for claim, found in everywhere]
+    return _turned([*rows, *_of_local(here, plan.claims)], labels)
+
+
+def _summary(found: Tensor) -> Tensor:
+    """Their sum, how many there are, and the largest."""
+    most = found.max() if found.numel() else found.new_zeros(())
+    return torch.stack([found.sum(), found.new_tensor(float(found.numel())), most])
+
+
+def _of_local(here: dict[int, Tensor], claims: Sequence[Claim]) -> list[tuple[int, Tensor]]:
+    """Rules and summaries of parameters whose blocks no shard cuts, over all ranks."""
+    own = [(c, piece) for c in claims if (piece := c.piece) is not None and c.kind == "local" and block_dims(c)]
+    each = [_summary(here.get(id(c), c.tensor.new_zeros(0, dtype=torch.float64))) for c, _ in own]
+    totals = reduced([(x[:2], piece.holders) for x, (_, piece) in zip(each, own, strict=True)])
+    largest = reduced([(x[2:], piece.holders) for x, (_, piece) in zip(each, own, strict=True)], "max")
+    return [(c.rule, torch.cat([a, b])) for (c, _), a, b in zip(own, totals, largest, strict=True)]
+
+
+def _turned(rows: Sequence[tuple[int, Tensor]], labels: Sequence[str]) -> dict[str, Turned]:
+    found = {}
+    for number, label in enumerate(labels):
+        own = [x.tolist() for rule, x in rows if rule == number]
+        if count := sum(n for _, n, _ in own):
+            found[label] = Turned(sum(total for total, *_ in own) / count, max(most for *_, most in own))
+    return found
 
 
 def _of_shared(given: Sequence[tuple[Claim, Tensor, Tensor]], claims: Sequence[Claim]) -> list[tuple[Claim, Tensor]]:
@@ -124,23 +149,6 @@ def _angles_of(sums: Tensor) -> Tensor:
     longer = (2 * along + moved) / (old + new)
     apart = ((moved - longer.square()) / (old * new)).clamp(0, 4)
     return torch.nan_to_num(2 * torch.atan2(apart.sqrt(), (4 - apart).sqrt()), nan=0.0)
-
-
-def _joined(
-    known: dict[str, list[Tensor]], partial: dict[str, list[Tensor]], labels: Sequence[str], groups: Groups
-) -> dict[str, Turned]:
-    device = next((x.device for own in (*known.values(), *partial.values()) for x in own), torch.device("cpu"))
-    total = torch.zeros(len(labels), 2, dtype=torch.float64, device=device)
-    largest = torch.zeros(len(labels), dtype=torch.float64, device=device)
-    for found, both in ((partial, True), (known, False)):
-        for n, label in enumerate(labels):
-            each = torch.cat(found[label]).to(device) if label in found else total.new_zeros(0)
-            total[n] += torch.stack([each.sum(), total.new_tensor(float(each.numel()))])
-            largest[n] = torch.maximum(largest[n], each.max()) if each.numel() else largest[n]
-        if both:
-            (total,), (largest,) = reduced([(total, groups)]), reduced([(largest, groups)], "max")
-    rows = zip(labels, total.tolist(), largest.tolist(), strict=True)
-    return {label: Turned(sum_ / count, most) for label, (sum_, count), most in rows if count}
 
 
 def block_dims(claim: Claim) -> int:

@@ -146,7 +146,7 @@ class Held:
             raise RuntimeError("update='plain' keeps no weights from before a step: call constrain(..., track=True)")
         if not self._steps:
             raise RuntimeError("angles() are those of the last step, and there was none since the optimizer was built")
-        return diagnostics.angles(self._located(), self.rules, ranks_of(self.optimizer))
+        return diagnostics.angles(self._located(), self.rules)
 
     def check(self, optimizer: Any = None) -> None:
         """Raise if steps no longer keep the constraints, or if weights are off their spaces.
