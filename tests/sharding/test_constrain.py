@@ -12,7 +12,7 @@ import holonom
 from holonom.constraints import Circle, Orthogonal, Sphere
 from holonom.errors import ConstraintError, EnsembleError, PartitionError
 
-from . import saved
+from . import networks, saved
 from .held import BLOCKS, SPACES, Case, mesh_of, run, run_all
 from .ranks import run as on_ranks
 
@@ -298,6 +298,19 @@ def test_a_step_takes_few_collectives(four):
         often = (2 if case.options == PROJECTED else 1) * (2 if several else 1)
         assert sums <= often, (str(case), mesh, sent)
         assert exchanges <= 2 * often, (str(case), mesh, sent)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return on_ranks(2, networks.train_all)
+
+
+@distributed
+@pytest.mark.parametrize("kind", networks.KINDS)
+def test_a_transformer_in_shards_follows_one_process(trained, kind):
+    alone = networks.train(kind, False)
+    for found in trained:
+        torch.testing.assert_close(found[kind], alone, rtol=0, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
