@@ -265,6 +265,10 @@ class Ranks:
         """Write owners' momenta into the parameters' own state, which checkpoints hold."""
         send_momenta(self.members())
 
+    def take_over(self) -> None:
+        """Owners take the present weights."""
+        regather(self.members())
+
     def send(self, moved: Sequence[Gathered]) -> None:
         """Write what owners have moved into the parameters."""
         if moved:

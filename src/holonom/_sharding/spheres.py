@@ -24,8 +24,8 @@ from torch import Tensor
 from .._step.buckets import SIZES, State
 from .._step.integrate import Phase, Scalar, add_scaled_
 from .._torch import copy_
-from ..constraints import Sphere
-from ..constraints.base import Landing, Traits, inset, rounding
+from ..constraints import Constraint, Sphere
+from ..constraints.base import Traits, inset, rounding
 from .collectives import Groups, reduced
 from .kinds import block_numbers, lead_of
 from .local import LocalBucket
@@ -126,9 +126,6 @@ class SummedSphere(Sphere):
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         """Left to the next drift."""
 
-    def project_step_(self, x: Phase, step: Tensor) -> None:
-        raise NotImplementedError
-
     def drift_(self, x: Phase, h: Scalar) -> None:
         qq, qp, pp = self.blocks.dots((x.q, x.q), (x.q, x.p), (x.p, x.p))
         qq, qp = self._with_slack(qq, x.slack, x.slack), self._with_slack(qp, x.slack, x.slack_p)
@@ -166,9 +163,6 @@ class SummedSphere(Sphere):
         along = self._with_slack(self.blocks.dots((x.q, x.p))[0], x.slack, x.slack_p) / x.radius**2
         found = [torch.addcmul(x.p, x.q, self.blocks.spread(along), value=-1)]
         return found if x.slack_p is None else [*found, torch.addcmul(x.slack_p, x.slack, along, value=-1)]
-
-    def land_(self, q: Tensor, name: str) -> Landing:
-        raise NotImplementedError
 
     def residual(self, x: Phase) -> Tensor:
         squares = self._with_slack(self.blocks.dots((x.q, x.q))[0], x.slack, x.slack)
@@ -218,7 +212,11 @@ class SummedBucket(LocalBucket):
         pass
 
     def units(self) -> list[Any]:
-        return [self]
+        return [self._part([i]) for i in range(len(self.given))]
+
+    def landed_as(self) -> tuple[Constraint, list[Tensor]]:
+        """Whole blocks, gathered."""
+        return self.whole_space, self.given
 
     def agrees(self, phases: Sequence[Phase]) -> bool:
         return False  # norms are known from the reduction before the step
