@@ -163,7 +163,14 @@ def edits() -> Found:
 def traffic() -> Found:
     """What a step sends, by space and placement: calls and bytes by kind."""
     found: Found = {}
-    cases = ["BAOAB-free", "BAOAB-circle", "BACDEDCAB-circle", "BAOAB-sphere", "BAOAB-sphere-matrix", "BAOAB-orthogonal"]
+    cases = [
+        "BAOAB-free",
+        "BAOAB-circle",
+        "BACDEDCAB-circle",
+        "BAOAB-sphere",
+        "BAOAB-sphere-matrix",
+        "BAOAB-orthogonal",
+    ]
     for text in cases:
         case = Case(*text.split("-", 1))
         for name in ("rows", "columns"):

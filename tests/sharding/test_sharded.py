@@ -33,7 +33,7 @@ def assert_same_run(found, case, bits):
         for own in found:
             exact = bits and not key.endswith(NO_SUM)
             limit = 0.0 if exact else 2e-6
-            torch.testing.assert_close(own[key], value, rtol=limit, atol=limit, msg=lambda m: f"{key}: {m}")  # noqa: B023
+            torch.testing.assert_close({key: own[key]}, {key: value}, rtol=limit, atol=limit, equal_nan=True)
 
 
 def is_exact(case):

@@ -20,11 +20,21 @@ from ..constraints import Constraint, Free
 from ..errors import ConstraintError, NonFiniteGradientError
 from .backend import Spread
 from .collectives import Groups, reduced
-from .gathered import Gathered, GatheredBucket, GatheredJointBucket, collect, owners, regather, send_momenta, send_weights
+from .gathered import (
+    Gathered,
+    GatheredBucket,
+    GatheredJointBucket,
+    collect,
+    owners,
+    regather,
+    send_momenta,
+    send_weights,
+)
 from .kinds import Kind, kind_of, local_space
 from .local import LocalBucket, freedom_of
 from .shards import is_sharded, local, piece_of
 from .spheres import SummedBucket
+from .work import gathered_buckets, known, local_gradient, localised
 
 Group = dict[str, Any]
 
@@ -72,7 +82,7 @@ class Ranks:
             if kind is Kind.GATHERED:
                 if p.numel():
                     whole.append((self._gather(p, state[p], versions), name))
-            elif not is_sharded(p):
+            elif kind is None:
                 plain.append((p, name))
             elif kind is Kind.SUMMED or local(p).numel():
                 members.setdefault(_key(space, p, kind), []).append((p, state[p], name))
@@ -222,7 +232,7 @@ class Ranks:
         regather(self.members())
         problem: Exception | None = None
         try:
-            check([Work(one.group, _gathered_buckets(one), None) for one in work])
+            check([Work(one.group, gathered_buckets(one), None) for one in work])
         except Exception as error:
             problem = error
         flag = torch.tensor(float(problem is not None), dtype=torch.float64, device=device)
@@ -234,11 +244,10 @@ class Ranks:
 
     def _gathered_gradients(self, work: list[Work]) -> list[tuple[Gathered, Tensor]]:
         """The parameters that owners move at this step, with the gradient's part that is here."""
-        found = []
+        found: list[tuple[Gathered, Tensor]] = []
         for group in (one.group for one in work if one.spread is not None and one.gradients is not None):
-            for p in group["params"]:
-                if p in self.gathered and p.grad is not None:
-                    found.append((self.gathered[p], local_gradient(p, p.grad, self._name(self.gathered[p]))))
+            members = [(self.gathered[p], p.grad) for p in group["params"] if p in self.gathered]
+            found += [(m, local_gradient(m.p, grad, self._name(m))) for m, grad in members if grad is not None]
         return found
 
     def _name(self, member: Gathered) -> str:
@@ -254,7 +263,7 @@ class Ranks:
         )
         found = []
         for one, rest in zip(work, here, strict=True):
-            own = _gathered_buckets(one)
+            own = gathered_buckets(one)
             gradients = rest.gradients
             if gradients is not None:
                 gradients = [*gradients, *([wholes[id(p)] for p in b.given] for b in own)]  # type: ignore[list-item]
@@ -273,45 +282,6 @@ class Ranks:
         """Write what owners have moved into the parameters."""
         if moved:
             send_weights(moved)
-
-
-def known(bucket: SummedBucket) -> Tensor:
-    """x·x of the blocks of a bucket, from the reduction that a step begins with."""
-    assert bucket.space.squares is not None
-    return bucket.space.squares
-
-
-def _gathered_buckets(one: Work) -> list[Bucket]:
-    return [b for b in one.buckets if isinstance(b, (GatheredBucket, GatheredJointBucket))]
-
-
-def localised(one: Work) -> Work:
-    """The work of what lies here, without what owners move: local gradients."""
-    own = _gathered_buckets(one)
-    pairs = zip(one.buckets, one.gradients or [None] * len(one.buckets), strict=True)
-    kept = [(b, g) for b, g in pairs if b not in own]
-    gradients = None
-    if one.gradients is not None:
-        gradients = [
-            [local_gradient(p, g, name) for p, g, name in zip(b.given, found or (), b.names, strict=True)]
-            for b, found in kept
-        ]
-    return one._replace(buckets=[b for b, _ in kept], gradients=gradients)
-
-
-def local_gradient(p: Tensor, gradient: Tensor, name: str) -> Tensor:
-    """The local tensor of a gradient, which must lie as its parameter does."""
-    if is_sharded(p) != is_sharded(gradient):
-        kinds = ["a DTensor" if is_sharded(x) else "a plain tensor" for x in (p, gradient)]
-        raise RuntimeError(f"{name} is {kinds[0]} and its gradient {kinds[1]}: both must be placed alike")
-    if is_sharded(p):
-        ours, theirs = piece_of(p), piece_of(gradient)
-        if ours.mesh != theirs.mesh or ours.placements != theirs.placements:
-            raise RuntimeError(
-                f"{name} is placed as {ours.placements} and its gradient as {theirs.placements}: redistribute the "
-                f"gradient to the parameter's placements before the step; terms of a sum (Partial) are not yet added"
-            )
-    return local(gradient)
 
 
 def _key(space: Constraint, p: Tensor, kind: Kind) -> tuple[Any, ...]:

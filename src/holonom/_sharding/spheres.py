@@ -166,14 +166,16 @@ class SummedSphere(Sphere):
 
     def residual(self, x: Phase) -> Tensor:
         squares = self._with_slack(self.blocks.dots((x.q, x.q))[0], x.slack, x.slack)
-        return (squares / x.radius**2 - 1).abs().max()
+        error: Tensor = squares / x.radius**2 - 1
+        return error.abs().max()
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         return bool(self.residual(x) <= 32 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4))
 
     def cotangency(self, x: Phase) -> Tensor:
         dots = self._with_slack(self.blocks.dots((x.q, x.p))[0], x.slack, x.slack_p)
-        return (dots / x.radius).abs().max()
+        error: Tensor = dots / x.radius
+        return error.abs().max()
 
 
 class Energy(NamedTuple):
@@ -244,7 +246,7 @@ class SummedBucket(LocalBucket):
         self._store(self.views(), phases[0], None, ("p", "slack_p"))
 
     def load(self, views: list[Phase], copy: bool) -> list[Phase]:
-        return [super(SummedBucket, self).load(views, copy)[0]._replace(radius=self.radii())]
+        return [super().load(views, copy)[0]._replace(radius=self.radii())]
 
     def store(self, views: list[Phase], phases: Sequence[Phase], skip: Tensor | None) -> None:
         self._store(views, phases[0], skip, ("q", "p", "slack", "slack_p"))
@@ -264,4 +266,3 @@ class SummedBucket(LocalBucket):
         first, *slack = self.space.tangent(phases[0])
         is_first = not any(self.pieces[0].coordinate)
         return [Energy(self.counts, first.square().sum()), *(Energy(is_first, m.square().sum()) for m in slack)]
-

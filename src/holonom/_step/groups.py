@@ -41,7 +41,7 @@ class Grouped(Optimizer):
         if not found:
             group, space = self._new_group(param_group)
         else:
-            problem, space = None, None
+            problem, space = None, Free()
             try:
                 refuse_placements(found)
                 group, space = self._new_group(param_group)
@@ -50,7 +50,6 @@ class Grouped(Optimizer):
                 problem = error
             settings = {} if problem else {**self.defaults, **group}
             agree_on(problem, settings, space, given, found)
-            assert space is not None
         params, known = group["params"], {id(p) for other in self.param_groups for p in other["params"]}
         super().add_param_group(group)
         group = self.param_groups[-1]
