@@ -7,13 +7,15 @@ that an owner holds a copy of, and the norms of spheres whose blocks are spread.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._step.buckets import Bucket, State
+from .._lines import users_line
+from .._step.buckets import Bucket, State, make_buckets
 from .._step.finite import skip_non_finite
 from .._step.run import Work
 from ..constraints import Constraint, Free
@@ -21,6 +23,7 @@ from ..errors import ConstraintError, NonFiniteGradientError
 from .backend import Spread
 from .collectives import Groups, reduced
 from .gathered import (
+    EVERYONE,
     Gathered,
     GatheredBucket,
     GatheredJointBucket,
@@ -71,9 +74,9 @@ class Ranks:
         state: dict[Tensor, State],
         names: list[str],
         versions: dict[int, int],
-        make_plain: Callable[..., list[Bucket]],
+        said: set[str],
     ) -> list[Bucket]:
-        """The buckets of a group on this rank."""
+        """The buckets of a group on this rank. ``said`` has the warnings that were given."""
         members: dict[Any, list[tuple[Tensor, State, str]]] = {}
         plain: list[tuple[Tensor, str]] = []
         whole: list[tuple[Gathered, str]] = []
@@ -86,7 +89,9 @@ class Ranks:
                 plain.append((p, name))
             elif kind is Kind.SUMMED or local(p).numel():
                 members.setdefault(_key(space, p, kind), []).append((p, state[p], name))
-        buckets = make_plain({**group, "params": [p for p, _ in plain]}, space, state, [name for _, name in plain])
+        self._warn_gathered(space, whole, said)
+        own = {**group, "params": [p for p, _ in plain]}
+        buckets = make_buckets(own, space, state, [name for _, name in plain]) if plain else []
         for (kind, *_), found in members.items():
             make: Any = SummedBucket if kind is Kind.SUMMED else LocalBucket
             buckets.append(make(space, *map(list, zip(*found, strict=True))))
@@ -101,6 +106,16 @@ class Ranks:
         for mine in owned.values():
             buckets.append(GatheredBucket(space, [m for m, _ in mine], [name for _, name in mine]))
         return buckets
+
+    def _warn_gathered(self, space: Constraint, whole: list[tuple[Gathered, str]], said: set[str]) -> None:
+        names = [name for member, name in whole if member.owner == EVERYONE]
+        if names and f"gathered {space!r}" not in said:
+            said.add(f"gathered {space!r}")
+            warnings.warn(
+                f"{space!r} needs whole tensors: {', '.join(names[:4])}{' …' if names[4:] else ''} are gathered and "
+                f"moved on every rank at every step, which takes the memory and the time of unsharded parameters",
+                stacklevel=users_line(),
+            )
 
     def kind(self, space: Constraint, p: Tensor) -> Kind | None:
         """How a space works on a parameter; a group with one joint function works on all of it, plain tensors too."""
