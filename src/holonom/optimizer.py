@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ._lines import users_line
 from ._random import seeds
+from ._sharding.shards import is_sharded, writes
 from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
 from ._step.buckets import Bucket, make_buckets
@@ -22,7 +23,6 @@ from ._step.finite import skip_non_finite
 from ._step.groups import Grouped
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._step.watch import Watch, thermostats
-from ._sharding.shards import is_sharded, writes
 from .constraints import Constraint, Free
 from .errors import ConstraintError, ProjectionError
 
@@ -189,7 +189,8 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
 
         if self._ranks is None:
             self._ranks = Ranks(self.param_groups, self._spaces)
-        return self._ranks.make_buckets(group, space, self.state, names, self._versions, make_buckets)
+        self._ranks.groups = self.param_groups
+        return self._ranks.make_buckets(group, space, self.state, names, self._versions, self._said)
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
@@ -243,7 +244,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             work, skip, moved = self._ranks.prepare(work, self._check_all, self.guard_gradients)
             try:
                 skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
-            except (ConstraintError, ProjectionError):  # on all ranks; groups before this one have moved
+            except (ConstraintError, ProjectionError):  # on all ranks, and earlier groups have moved
                 self._ranks.send(moved)
                 raise
             self._ranks.send(moved)

@@ -59,12 +59,12 @@ def full(x: Tensor) -> Tensor:
 
 
 def build(case: Case, model: nn.Module, **options: Any) -> Langevin:
-    return Langevin(
-        model.named_parameters(), scheme=case.scheme, constraint=case.constraint, **{**OPTIONS, **options}
-    )
+    return Langevin(model.named_parameters(), scheme=case.scheme, constraint=case.constraint, **{**OPTIONS, **options})
 
 
-def train(model: nn.Module, opt: Langevin, steps: int = STEPS, start: int = 0, dtype: torch.dtype = torch.float32) -> None:
+def train(
+    model: nn.Module, opt: Langevin, steps: int = STEPS, start: int = 0, dtype: torch.dtype = torch.float32
+) -> None:
     for step in range(start, start + steps):
         give(model, gradients(step, dtype))
         opt.step()
@@ -94,21 +94,24 @@ def run(case: Case, mesh: Any = None, placements: dict[str, Any] | None = None, 
 
 def placements(world: int) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Meshes and placements by name."""
-    from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
 
     line = init_device_mesh("cpu", (world,))
     found: dict[str, tuple[Any, dict[str, Any]]] = {
-        "rows": (line, dict.fromkeys(SHAPES, [Shard(0)])),
-        "columns": (line, dict.fromkeys(SHAPES, [Shard(1)])),
-        "replicated": (line, dict.fromkeys(SHAPES, [Replicate()])),
+        "rows": (line, {key: [Shard(0)] for key in SHAPES}),
+        "columns": (line, {key: [Shard(1)] for key in SHAPES}),
+        "replicated": (line, {key: [Replicate()] for key in SHAPES}),
         "mixed": (line, {"up": [Shard(0)], "mid": [Shard(1)], "down": None}),
     }
     if world % 2 == 0 and world > 2:
         square = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("outer", "inner"))
         found |= {
-            "hybrid": (square, dict.fromkeys(SHAPES, [Replicate(), Shard(0)])),
-            "both": (square, {"up": [Shard(0), Shard(1)], "mid": [Shard(1), Shard(0)], "down": [Shard(0), Replicate()]}),
+            "hybrid": (square, {key: [Replicate(), Shard(0)] for key in SHAPES}),
+            "both": (
+                square,
+                {"up": [Shard(0), Shard(1)], "mid": [Shard(1), Shard(0)], "down": [Shard(0), Replicate()]},
+            ),
         }
     return found
 

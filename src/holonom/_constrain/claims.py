@@ -72,11 +72,11 @@ class Claim:
 
     @property
     def kind(self) -> str:
-        """What a step takes: nothing but this rank's tensor ("local"), "sums" over ranks, or the "whole" parameter."""
+        """What a step takes: nothing but this rank's tensor ("local"), "summed" over ranks, or the "gathered" parameter."""
         piece, cut = self.piece, self.cut
         if piece is None or (cut is not None and not cut.crossed):
             return "local"
-        return "sums" if isinstance(self.space, Sphere) else "whole"
+        return "summed" if isinstance(self.space, Sphere) else "gathered"
 
     @property
     def here(self) -> Constraint:

@@ -36,8 +36,8 @@ def residuals(claims: Sequence[Claim], labels: Sequence[str]) -> dict[str, float
             found[labels[claim.rule]] = _largest(found[labels[claim.rule]], float(claim.space.residual(claim.phase())))
         elif claim.kind == "local" and claim.tensor.numel():
             spread[id(claim)] = claim.space.residual(claim.phase())
-    spread |= _of_sums([claim for claim in held if claim.kind == "sums"])
-    spread |= _of_wholes([claim for claim in held if claim.kind == "whole"])
+    spread |= _of_sums([claim for claim in held if claim.kind == "summed"])
+    spread |= _of_wholes([claim for claim in held if claim.kind == "gathered"])
     parts = []
     for claim in held:
         if (piece := claim.piece) is not None:

@@ -27,7 +27,7 @@ def land_(claims: Sequence[Claim], groups: Groups = ()) -> list[tuple[Constraint
     parameters; the ranks call this together.
     """
     kinds = [claim.kind if claim.parameter.numel() else "" for claim in claims]
-    shared = [i for i, kind in enumerate(kinds) if kind == "sums"]
+    shared = [i for i, kind in enumerate(kinds) if kind == "summed"]
     norms = _norms([claims[i] for i in shared])
     found: dict[int, Found] = {}
     problem: Exception | None = None
@@ -40,7 +40,7 @@ def land_(claims: Sequence[Claim], groups: Groups = ()) -> list[tuple[Constraint
     except (ConstraintError, RuntimeError) as error:
         problem = error
     agree(problem, (), groups, ConstraintError)
-    found |= _land_wholes([i for i, kind in enumerate(kinds) if kind == "whole"], claims, groups)
+    found |= _land_wholes([i for i, kind in enumerate(kinds) if kind == "gathered"], claims, groups)
     for i, (_, there) in found.items():
         q = claims[i].tensor
         if not torch.equal(q, there.to(q.dtype)):  # equal values are no edit
@@ -131,7 +131,7 @@ def _reported(
     found = []
     for i, claim in enumerate(claims):
         parts = [own[i] for own in everywhere if i in own]
-        if claim.piece is None or claim.kind == "sums":
+        if claim.piece is None or claim.kind == "summed":
             parts = parts[:1]
         if parts:
             total = Landing(sum(p.moved for p in parts), sum(p.blocks for p in parts), max(p.distance for p in parts))

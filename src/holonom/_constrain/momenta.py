@@ -39,7 +39,7 @@ def project_momenta_(optimizer: Optimizer, claims: Sequence[Claim]) -> int:
 
     Returns how many there were.
     """
-    pairs: dict[str, list[Pair]] = {"local": [], "sums": [], "whole": []}
+    pairs: dict[str, list[Pair]] = {"local": [], "summed": [], "gathered": []}
     for claim in claims:
         state = optimizer.state.get(claim.parameter) or {}
         for momentum in (state[name] for name in NAMES if state.get(name) is not None):
@@ -47,8 +47,8 @@ def project_momenta_(optimizer: Optimizer, claims: Sequence[Claim]) -> int:
     for claim, momentum in pairs["local"]:
         if momentum.numel():
             _project(claim.here, claim.phase(), momentum)
-    _project_sums(pairs["sums"])
-    _project_wholes(pairs["whole"])
+    _project_sums(pairs["summed"])
+    _project_wholes(pairs["gathered"])
     return sum(map(len, pairs.values()))
 
 

@@ -33,16 +33,16 @@ class Plan:
         self._optimizer, self.claims = optimizer, [claim for claim in claims if claim.parameter.numel()]
         needs_old = update != "plain" or drops
         keeps = needs_old or track
-        kinds: dict[str, list[Placed]] = {"local": [], "sums": [], "whole": []}
+        kinds: dict[str, list[Placed]] = {"local": [], "summed": [], "gathered": []}
         for own in _placed(claims, optimizer):
             kinds[own[0].kind].append(own)
         self.buckets = bucketed(kinds["local"], update, keeps)
         self.spheres = [
             SharedSpheres([c for c, *_ in own], *own[0][1:], update, keeps, needs_old)
-            for own in _divided(kinds["sums"], lambda claim: tuple(map(id, claim.cut.groups if claim.cut else ())))
+            for own in _divided(kinds["summed"], lambda claim: tuple(map(id, claim.cut.groups if claim.cut else ())))
         ]
         self.owned = []
-        wholes = kinds["whole"]
+        wholes = kinds["gathered"]
         for several in alike([claim for claim, *_ in wholes]):
             kept = keeps or any(wholes[i][0].searches for i in several)
             divided = _divided([wholes[i] for i in several], lambda claim: None)

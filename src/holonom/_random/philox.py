@@ -93,7 +93,7 @@ class Layout:
         at = 0
         for shape, part in zip(shapes, parts or [None] * len(shapes), strict=True):
             own, pick = whole_tiles(math.prod(shape)) if part is None else tiles_of(shape, part)
-            self.picks.append(pick._replace(at=at, index=None if pick.index is None else pick.index.to(device)))
+            self.picks.append(pick._replace(at=at, places=None if pick.places is None else pick.places.to(device)))
             tiles.append(own)
             at += TILE * len(own)
         self.tiles = torch.cat(tiles).to(device)
@@ -113,21 +113,22 @@ class Pick(NamedTuple):
     """Where a tensor's normals are among those that were drawn, from number ``at`` on.
 
     ``rows`` runs of ``drawn`` numbers each, of which those from ``first`` on are used; or, where runs start anywhere
-    in their tiles, an ``index``.
+    in their tiles, the ``places`` of all elements.
     """
 
     at: int = 0
     rows: int = 1
     drawn: int = 0
     first: int = 0
-    index: Tensor | None = None
+    places: Tensor | None = None
 
     def of(self, flat: Tensor, count: int) -> Tensor:
-        if self.index is not None:
-            return flat[..., self.at :].index_select(-1, self.index)
+        if self.places is not None:
+            return flat[..., self.at :].index_select(-1, self.places)
         if self.rows == 1:
             return flat[..., self.at + self.first : self.at + self.first + count]
-        runs = flat[..., self.at : self.at + self.rows * self.drawn].unflatten(-1, (self.rows, self.drawn))
+        runs = flat[..., self.at : self.at + self.rows * self.drawn]
+        runs = runs.reshape(*runs.shape[:-1], self.rows, self.drawn)
         return runs[..., self.first : self.first + count // self.rows]
 
 
@@ -155,7 +156,7 @@ def tiles_of(shape: Sequence[int], part: Part) -> tuple[Tensor, Pick]:
     elements = (starts[:, None] + torch.arange(length)).flatten()
     found, inverse = torch.unique(elements // TILE, return_inverse=True)
     index = inverse * TILE + elements % TILE
-    return found, Pick(index=index.to(torch.int32) if len(found) * TILE < 1 << 31 else index)
+    return found, Pick(places=index.to(torch.int32) if len(found) * TILE < 1 << 31 else index)
 
 
 def uniforms(count: int, seeds: Tensor, step: Tensor, stream: int) -> Tensor:

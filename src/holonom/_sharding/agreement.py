@@ -35,7 +35,7 @@ def refuse_placements(found: Named) -> None:
 
 
 def refuse_groups(group: dict[str, Any], space: Constraint) -> None:
-    """Raise for groups that work whole, but not in parts."""
+    """Raise for groups that work whole, but not in parts. ``group`` has the optimizer's defaults, too."""
     found = named(group["params"])
     if "every" in group:
         raise TypeError(
@@ -57,11 +57,13 @@ def refuse_groups(group: dict[str, Any], space: Constraint) -> None:
             )
 
 
-def agree_on(problem: Exception | None, group: dict[str, Any], given: Any, found: Named) -> None:
-    """Raise on all ranks if one of them refuses the group, or was given another one."""
-    constraint, scheme = group.get("constraint"), group.get("scheme")
+def agree_on(problem: Exception | None, settings: dict[str, Any], space: Any, given: Any, found: Named) -> None:
+    """Raise on all ranks if one of them refuses the group, or was given another one.
+
+    ``settings`` are the group's options with the optimizer's defaults, ``space`` its constraint.
+    """
     lines = [f"'{name}' {described(p)}" for name, p in named(given)]
-    lines.append(f"constraint {constraint!r}, scheme {scheme!r}")
-    mesh_member = next((p for _, p in found if p.device_mesh.get_coordinate() is not None), None)  # type: ignore[attr-defined]
-    groups = piece_of(mesh_member).everyone if mesh_member is not None else ()
-    agree(problem, lines, groups, ValueError)
+    lines += [f"the constraint {space!r}"]
+    lines += [f"{name}={x!r}" for name, x in sorted(settings.items()) if isinstance(x, (int, float, str))]
+    members = [p for _, p in found if p.device_mesh.get_coordinate() is not None]  # type: ignore[attr-defined]
+    agree(problem, lines, piece_of(members[0]).everyone if members else (), ValueError)

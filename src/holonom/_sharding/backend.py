@@ -110,12 +110,11 @@ class Several(Eager):
         self, ops: Sequence[Ready], normals: Callable[[Bucket, int], Sequence[Normals]], polish: bool | None
     ) -> None:
         for i, part in enumerate(self.parts):
-            try:
-                if self.failed is None or i not in self.without_root:
-                    part.run(ops, normals, polish)
-            except (ConstraintError, ProjectionError) as error:  # other ranks go on; end() tells them
-                self.failed = error
-                self.without_root.add(i)
+            if i not in self.without_root:
+                error = run_part(part, ops, normals, polish)
+                if error is not None:  # other ranks go on; end() tells them
+                    self.failed = error
+                    self.without_root.add(i)
 
     def kinetic_energy(self, replica_dims: int) -> Tensor:
         found: list[tuple[Groups, bool, Tensor]] = []
@@ -155,3 +154,13 @@ class Several(Eager):
         for part in self.parts:
             part.end(skip)
 
+
+def run_part(
+    part: Eager, ops: Sequence[Ready], normals: Callable[[Bucket, int], Sequence[Normals]], polish: bool | None
+) -> Exception | None:
+    """One stage; what it raises where a projection has no root."""
+    try:
+        part.run(ops, normals, polish)
+    except (ConstraintError, ProjectionError) as error:
+        return error
+    return None

@@ -1,4 +1,4 @@
-"""Parameters whose steps need the whole tensor: one rank owns it, gets the gradient's parts and sends the weight's back.
+"""Parameters whose steps need the whole tensor: one rank owns it, gets the gradient and sends the weight back.
 
 The owner keeps the whole weight and its momentum, and moves them as a model of its own would. A step takes one
 all-to-all of gradients and one of weights for all matrices of a mesh. Owners are chosen by cost, so that every rank has
@@ -102,14 +102,7 @@ class GatheredBucket(Bucket):
         super().__init__(space, params, [member.whole_state for member in members], names)
         self.given = [member.p for member in members]
         self.elements = sum(p.numel() for p in params)
-
-    @property
-    def counts(self) -> bool:
-        return self.members[0].counts
-
-    @property
-    def groups(self) -> Groups:
-        return self.members[0].groups
+        self.counts, self.groups = members[0].counts, members[0].groups
 
     def units(self) -> list[Bucket]:
         return [GatheredBucket(self.space, [m], [name]) for m, name in zip(self.members, self.names, strict=True)]
@@ -126,14 +119,7 @@ class GatheredJointBucket(JointBucket):
         params = [member.q for member in members if member.q is not None]
         super().__init__(space, params, [member.whole_state for member in members], names)
         self.given = [member.p for member in members]
-
-    @property
-    def counts(self) -> bool:
-        return self.members[0].counts
-
-    @property
-    def groups(self) -> Groups:
-        return self.members[0].groups
+        self.counts, self.groups = members[0].counts, members[0].groups
 
 
 def collect(members: Sequence[Gathered], parts: Sequence[Tensor]) -> list[Tensor | None]:

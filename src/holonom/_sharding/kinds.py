@@ -96,7 +96,7 @@ def local_space(space: Constraint, piece: Piece) -> Constraint:
     """The space of the local tensor: with the radii, and the number of blocks, that lie here."""
     if piece.is_whole:
         return space
-    radius = getattr(space, "radius", None)
+    radius: Any = getattr(space, "radius", None)
     several = isinstance(radius, Tensor) and radius.ndim > 0
     if isinstance(space, Circle) and several:
         other = copy.copy(space)

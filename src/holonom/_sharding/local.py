@@ -11,7 +11,6 @@ from torch import Tensor
 from .._random.philox import Part
 from .._step.buckets import Bucket, State
 from ..constraints import Constraint, Free
-from .collectives import Groups
 from .kinds import local_space
 from .shards import Piece, is_sharded, local, piece_of, writes
 from .state import local_state
@@ -37,19 +36,11 @@ class LocalBucket(Bucket):
         self.given = given
         self.constrained_ids = list(map(id, given)) if self.constrained else []
         self.elements = sum(p.numel() for p in given)
+        self.counts, self.groups = self.pieces[0].counts_here, self.pieces[0].everyone
         self.is_part = not all(piece.is_whole for piece in self.pieces)
 
     def _count_freedom(self, space: Constraint) -> int:
         return sum(freedom_of(self.whole_space, piece.shape) for piece in self.pieces)
-
-    @property
-    def counts(self) -> bool:
-        """Whether sums over all ranks count what is here: it may be a copy."""
-        return self.pieces[0].counts_here
-
-    @property
-    def groups(self) -> Groups:
-        return self.pieces[0].everyone
 
     def writes(self) -> list[int]:
         return list(map(writes, self.given)) if self.constrained else []

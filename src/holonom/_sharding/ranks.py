@@ -7,24 +7,37 @@ that an owner holds a copy of, and the norms of spheres whose blocks are spread.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._step.buckets import Bucket, State
+from .._lines import users_line
+from .._step.buckets import Bucket, State, make_buckets
 from .._step.finite import skip_non_finite
 from .._step.run import Work
 from ..constraints import Constraint, Free
 from ..errors import ConstraintError, NonFiniteGradientError
 from .backend import Spread
 from .collectives import Groups, reduced
-from .gathered import Gathered, GatheredBucket, GatheredJointBucket, collect, owners, regather, send_momenta, send_weights
+from .gathered import (
+    EVERYONE,
+    Gathered,
+    GatheredBucket,
+    GatheredJointBucket,
+    collect,
+    owners,
+    regather,
+    send_momenta,
+    send_weights,
+)
 from .kinds import Kind, kind_of, local_space
 from .local import LocalBucket, freedom_of
 from .shards import is_sharded, local, piece_of
 from .spheres import SummedBucket
+from .work import gathered_buckets, known, local_gradient, localised
 
 Group = dict[str, Any]
 
@@ -61,9 +74,9 @@ class Ranks:
         state: dict[Tensor, State],
         names: list[str],
         versions: dict[int, int],
-        make_plain: Callable[..., list[Bucket]],
+        said: set[str],
     ) -> list[Bucket]:
-        """The buckets of a group on this rank."""
+        """The buckets of a group on this rank. ``said`` has the warnings that were given."""
         members: dict[Any, list[tuple[Tensor, State, str]]] = {}
         plain: list[tuple[Tensor, str]] = []
         whole: list[tuple[Gathered, str]] = []
@@ -72,11 +85,13 @@ class Ranks:
             if kind is Kind.GATHERED:
                 if p.numel():
                     whole.append((self._gather(p, state[p], versions), name))
-            elif not is_sharded(p):
+            elif kind is None:
                 plain.append((p, name))
             elif kind is Kind.SUMMED or local(p).numel():
                 members.setdefault(_key(space, p, kind), []).append((p, state[p], name))
-        buckets = make_plain({**group, "params": [p for p, _ in plain]}, space, state, [name for _, name in plain])
+        self._warn_gathered(space, whole, said)
+        own = {**group, "params": [p for p, _ in plain]}
+        buckets = make_buckets(own, space, state, [name for _, name in plain]) if plain else []
         for (kind, *_), found in members.items():
             make: Any = SummedBucket if kind is Kind.SUMMED else LocalBucket
             buckets.append(make(space, *map(list, zip(*found, strict=True))))
@@ -91,6 +106,16 @@ class Ranks:
         for mine in owned.values():
             buckets.append(GatheredBucket(space, [m for m, _ in mine], [name for _, name in mine]))
         return buckets
+
+    def _warn_gathered(self, space: Constraint, whole: list[tuple[Gathered, str]], said: set[str]) -> None:
+        names = [name for member, name in whole if member.owner == EVERYONE]
+        if names and f"gathered {space!r}" not in said:
+            said.add(f"gathered {space!r}")
+            warnings.warn(
+                f"{space!r} needs whole tensors: {', '.join(names[:4])}{' …' if names[4:] else ''} are gathered and "
+                f"moved on every rank at every step, which takes the memory and the time of unsharded parameters",
+                stacklevel=users_line(),
+            )
 
     def kind(self, space: Constraint, p: Tensor) -> Kind | None:
         """How a space works on a parameter; a group with one joint function works on all of it, plain tensors too."""
@@ -222,7 +247,7 @@ class Ranks:
         regather(self.members())
         problem: Exception | None = None
         try:
-            check([Work(one.group, _gathered_buckets(one), None) for one in work])
+            check([Work(one.group, gathered_buckets(one), None) for one in work])
         except Exception as error:
             problem = error
         flag = torch.tensor(float(problem is not None), dtype=torch.float64, device=device)
@@ -234,11 +259,10 @@ class Ranks:
 
     def _gathered_gradients(self, work: list[Work]) -> list[tuple[Gathered, Tensor]]:
         """The parameters that owners move at this step, with the gradient's part that is here."""
-        found = []
+        found: list[tuple[Gathered, Tensor]] = []
         for group in (one.group for one in work if one.spread is not None and one.gradients is not None):
-            for p in group["params"]:
-                if p in self.gathered and p.grad is not None:
-                    found.append((self.gathered[p], local_gradient(p, p.grad, self._name(self.gathered[p]))))
+            members = [(self.gathered[p], p.grad) for p in group["params"] if p in self.gathered]
+            found += [(m, local_gradient(m.p, grad, self._name(m))) for m, grad in members if grad is not None]
         return found
 
     def _name(self, member: Gathered) -> str:
@@ -254,7 +278,7 @@ class Ranks:
         )
         found = []
         for one, rest in zip(work, here, strict=True):
-            own = _gathered_buckets(one)
+            own = gathered_buckets(one)
             gradients = rest.gradients
             if gradients is not None:
                 gradients = [*gradients, *([wholes[id(p)] for p in b.given] for b in own)]  # type: ignore[list-item]
@@ -265,49 +289,14 @@ class Ranks:
         """Write owners' momenta into the parameters' own state, which checkpoints hold."""
         send_momenta(self.members())
 
+    def take_over(self) -> None:
+        """Owners take the present weights."""
+        regather(self.members())
+
     def send(self, moved: Sequence[Gathered]) -> None:
         """Write what owners have moved into the parameters."""
         if moved:
             send_weights(moved)
-
-
-def known(bucket: SummedBucket) -> Tensor:
-    """x·x of the blocks of a bucket, from the reduction that a step begins with."""
-    assert bucket.space.squares is not None
-    return bucket.space.squares
-
-
-def _gathered_buckets(one: Work) -> list[Bucket]:
-    return [b for b in one.buckets if isinstance(b, (GatheredBucket, GatheredJointBucket))]
-
-
-def localised(one: Work) -> Work:
-    """The work of what lies here, without what owners move: local gradients."""
-    own = _gathered_buckets(one)
-    pairs = zip(one.buckets, one.gradients or [None] * len(one.buckets), strict=True)
-    kept = [(b, g) for b, g in pairs if b not in own]
-    gradients = None
-    if one.gradients is not None:
-        gradients = [
-            [local_gradient(p, g, name) for p, g, name in zip(b.given, found or (), b.names, strict=True)]
-            for b, found in kept
-        ]
-    return one._replace(buckets=[b for b, _ in kept], gradients=gradients)
-
-
-def local_gradient(p: Tensor, gradient: Tensor, name: str) -> Tensor:
-    """The local tensor of a gradient, which must lie as its parameter does."""
-    if is_sharded(p) != is_sharded(gradient):
-        kinds = ["a DTensor" if is_sharded(x) else "a plain tensor" for x in (p, gradient)]
-        raise RuntimeError(f"{name} is {kinds[0]} and its gradient {kinds[1]}: both must be placed alike")
-    if is_sharded(p):
-        ours, theirs = piece_of(p), piece_of(gradient)
-        if ours.mesh != theirs.mesh or ours.placements != theirs.placements:
-            raise RuntimeError(
-                f"{name} is placed as {ours.placements} and its gradient as {theirs.placements}: redistribute the "
-                f"gradient to the parameter's placements before the step; terms of a sum (Partial) are not yet added"
-            )
-    return local(gradient)
 
 
 def _key(space: Constraint, p: Tensor, kind: Kind) -> tuple[Any, ...]:

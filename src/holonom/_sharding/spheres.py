@@ -24,8 +24,8 @@ from torch import Tensor
 from .._step.buckets import SIZES, State
 from .._step.integrate import Phase, Scalar, add_scaled_
 from .._torch import copy_
-from ..constraints import Sphere
-from ..constraints.base import Landing, Traits, inset, rounding
+from ..constraints import Constraint, Sphere
+from ..constraints.base import Traits, inset, rounding
 from .collectives import Groups, reduced
 from .kinds import block_numbers, lead_of
 from .local import LocalBucket
@@ -126,9 +126,6 @@ class SummedSphere(Sphere):
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
         """Left to the next drift."""
 
-    def project_step_(self, x: Phase, step: Tensor) -> None:
-        raise NotImplementedError
-
     def drift_(self, x: Phase, h: Scalar) -> None:
         qq, qp, pp = self.blocks.dots((x.q, x.q), (x.q, x.p), (x.p, x.p))
         qq, qp = self._with_slack(qq, x.slack, x.slack), self._with_slack(qp, x.slack, x.slack_p)
@@ -167,19 +164,18 @@ class SummedSphere(Sphere):
         found = [torch.addcmul(x.p, x.q, self.blocks.spread(along), value=-1)]
         return found if x.slack_p is None else [*found, torch.addcmul(x.slack_p, x.slack, along, value=-1)]
 
-    def land_(self, q: Tensor, name: str) -> Landing:
-        raise NotImplementedError
-
     def residual(self, x: Phase) -> Tensor:
         squares = self._with_slack(self.blocks.dots((x.q, x.q))[0], x.slack, x.slack)
-        return (squares / x.radius**2 - 1).abs().max()
+        error: Tensor = squares / x.radius**2 - 1
+        return error.abs().max()
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         return bool(self.residual(x) <= 32 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4))
 
     def cotangency(self, x: Phase) -> Tensor:
         dots = self._with_slack(self.blocks.dots((x.q, x.p))[0], x.slack, x.slack_p)
-        return (dots / x.radius).abs().max()
+        error: Tensor = dots / x.radius
+        return error.abs().max()
 
 
 class Energy(NamedTuple):
@@ -218,7 +214,11 @@ class SummedBucket(LocalBucket):
         pass
 
     def units(self) -> list[Any]:
-        return [self]
+        return [self._part([i]) for i in range(len(self.given))]
+
+    def landed_as(self) -> tuple[Constraint, list[Tensor]]:
+        """Whole blocks, gathered."""
+        return self.whole_space, self.given
 
     def agrees(self, phases: Sequence[Phase]) -> bool:
         return False  # norms are known from the reduction before the step
@@ -246,7 +246,7 @@ class SummedBucket(LocalBucket):
         self._store(self.views(), phases[0], None, ("p", "slack_p"))
 
     def load(self, views: list[Phase], copy: bool) -> list[Phase]:
-        return [super(SummedBucket, self).load(views, copy)[0]._replace(radius=self.radii())]
+        return [super().load(views, copy)[0]._replace(radius=self.radii())]
 
     def store(self, views: list[Phase], phases: Sequence[Phase], skip: Tensor | None) -> None:
         self._store(views, phases[0], skip, ("q", "p", "slack", "slack_p"))
@@ -266,4 +266,3 @@ class SummedBucket(LocalBucket):
         first, *slack = self.space.tangent(phases[0])
         is_first = not any(self.pieces[0].coordinate)
         return [Energy(self.counts, first.square().sum()), *(Energy(is_first, m.square().sum()) for m in slack)]
-

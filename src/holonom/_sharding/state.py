@@ -1,4 +1,4 @@
-"""State of DTensor parameters: placed as its parameter is, where it belongs to entries or blocks that lie on one rank."""
+"""State of DTensor parameters: placed as its parameter is, where it belongs to what lies on one rank."""
 
 from __future__ import annotations
 

@@ -71,6 +71,10 @@ class Bucket:
     def _count_freedom(self, space: Constraint) -> int:
         return sum(space.degrees_of_freedom(p.detach()) for p in self.params)
 
+    def landed_as(self) -> tuple[Constraint, list[Tensor]]:
+        """The space and the parameters of a unit that is moved to the nearest point."""
+        return self.space, self.params
+
     def check_view(self, p: Tensor, name: str) -> None:
         """Raise if the space cannot read a parameter that has moved in memory."""
         self.space.check(p.detach(), name)

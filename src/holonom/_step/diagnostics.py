@@ -144,11 +144,16 @@ class Diagnosed(Optimizer):
     @torch.no_grad()
     def project_(self) -> None:
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
-        for buckets in self._buckets():
+        found = self._buckets()
+        if self._ranks is not None:
+            self._ranks.take_over()
+        for buckets in found:
             for bucket in buckets:
                 bucket.refresh()
                 edits.project_(bucket)
                 self._note(bucket.given)
+        if self._ranks is not None:
+            self._ranks.send(self._ranks.members())
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:

@@ -121,10 +121,11 @@ def project_(bucket: Bucket) -> None:
     if isinstance(bucket.space, Free):
         return
     for unit in bucket.units():
-        here, q = gather(bucket.space, unit.params, unit.names, unit.states[0].get(SIZES))
+        space, params = unit.landed_as()
+        here, q = gather(space, params, unit.names, unit.states[0].get(SIZES))
         refuse_non_finite(here, q, ", ".join(unit.names))
         here.land_(q, ", ".join(unit.names))
-        scatter_(here, unit.params, q)
+        scatter_(here, params, q)
         if here.traits.can_fail:  # to rounding, where a step takes up what is farther off
             lift_(here, q, unit.states[0])
     adopt_([bucket])
@@ -145,11 +146,13 @@ def make_tangent_(bucket: Bucket) -> None:
 @full_precision()
 def drop_normal_parts_(bucket: Bucket) -> None:
     """Remove from the momenta what letters may leave off the tangent space. Other momenta are not written."""
-    for phase in bucket.phases():
+    phases = bucket.phases()
+    for phase in phases:
         if phase.p is not None:
             for momentum, tangent in zip(phase.momenta(), bucket.space.tangent(phase), strict=True):
                 if momentum is not tangent:
                     momentum.copy_(tangent)
+    bucket.keep_momenta(phases)
 
 
 def is_near(bucket: Bucket) -> bool:

@@ -41,14 +41,15 @@ class Grouped(Optimizer):
         if not found:
             group, space = self._new_group(param_group)
         else:
-            problem = None
+            problem, space = None, Free()
             try:
                 refuse_placements(found)
                 group, space = self._new_group(param_group)
-                refuse_groups(group, space)
+                refuse_groups({**self.defaults, **group}, space)
             except Exception as error:
                 problem = error
-            agree_on(problem, param_group, given, found)
+            settings = {} if problem else {**self.defaults, **group}
+            agree_on(problem, settings, space, given, found)
         params, known = group["params"], {id(p) for other in self.param_groups for p in other["params"]}
         super().add_param_group(group)
         group = self.param_groups[-1]

@@ -207,9 +207,7 @@ def run(
     return skip
 
 
-def choose_backend(
-    group: Group, buckets: list[Bucket], records: bool = False, elements: int | None = None
-) -> Eager:
+def choose_backend(group: Group, buckets: list[Bucket], records: bool = False, elements: int | None = None) -> Eager:
     """By sizes and counts alone, never by a clock: a resumed run changes backends at the same step.
 
     ``records``: positions and forces are looked at between ``begin`` and ``run``, so they must be tensors.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .._step.integrate import Normals, Phase, Scalar, add_scaled_
 from .._sharding.shards import is_sharded
+from .._step.integrate import Normals, Phase, Scalar, add_scaled_
 from ..errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Constraint:
 def check_radius(radius: Scalar, space: str) -> None:
     if is_sharded(radius):
         raise ConstraintError(
-            f"{space}: the radius is a DTensor; give the whole of it as a plain tensor (radius.full_tensor()), of which "
+            f"{space}: the radius is a DTensor; give the whole of it as a plain tensor (radius.full_tensor()); "
             f"every rank takes the part that belongs to its shard of the parameter"
         )
     if not isinstance(radius, (Real, Tensor)) or isinstance(radius, bool):
