@@ -9,7 +9,7 @@ from benchmarks.scaling import BEGIN, DOCS, exchange_bytes, owned, sum_bytes, wr
 from torch import nn
 
 import holonom
-from holonom.constraints import Circle, Orthogonal, Sphere
+from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
 from holonom.errors import ConstraintError, EnsembleError, PartitionError
 
 from . import networks, saved
@@ -151,6 +151,18 @@ REFUSED = {
 }
 
 
+def level_set_warnings():
+    """What is said when level sets are built on shards."""
+    from torch.distributed.tensor import Shard
+
+    model = Small(mesh_of((2,)), [Shard(0)], dist.get_rank())
+    rules = {("a.weight", "b.weight"): LevelSet(lambda q: q.square().sum() - 1)}
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        holonom.constrain(torch.optim.SGD(model.parameters(), 0.1), model, rules)
+    return [str(one.message) for one in given if "needs whole tensors" in str(one.message)]
+
+
 class Failing(Orthogonal):
     """No step can be projected."""
 
@@ -206,6 +218,7 @@ def two_ranks():
         "cases": found,
         "refused": {name: refused(spoil) for name, (spoil, *_) in REFUSED.items()},
         "failing": failing_steps(),
+        "said": level_set_warnings(),
         "ensembles": ensembles(),
     }
 
@@ -256,6 +269,10 @@ def test_bad_input_is_refused_on_all_ranks(two, name):
 
 def test_a_step_that_an_owner_cannot_take_is_an_error_on_all_ranks(two):
     assert all(found["failing"] is not None and "'a.weight'" in found["failing"] for found in two), two
+
+
+def test_level_sets_on_shards_are_warned_about_once(two):
+    assert all(len(found["said"]) == 1 and "2 of them, such as 'a.weight'" in found["said"][0] for found in two)
 
 
 def test_an_ensemble_over_ranks_is_the_one_of_a_single_process(two):

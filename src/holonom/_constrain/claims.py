@@ -72,7 +72,7 @@ class Claim:
 
     @property
     def kind(self) -> str:
-        """What a step takes: nothing but this rank's tensor ("local"), "summed" over ranks, or the "gathered" parameter."""
+        """What a step needs: this rank's tensor alone ("local"), sums over ranks ("summed"), or all of it ("gathered")."""
         piece, cut = self.piece, self.cut
         if piece is None or (cut is not None and not cut.crossed):
             return "local"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .._lines import users_line
 from .._partition.places import Blocks, Roles
 from .._sharding.collectives import agree
 from .._sharding.shards import described
@@ -97,8 +100,20 @@ def constrain(
         landings = land_(claims, groups)
     held = Held(optimizer, claims, labels, options)
     held.attach()
+    _warn_gathered(claims)
     warn_landed(landings)
     return held
+
+
+def _warn_gathered(claims: list[Claim]) -> None:
+    """Say once what is sent of level sets, whose functions take whole tensors."""
+    found = [claim for claim in claims if claim.searches and claim.kind == "gathered"]
+    if found:
+        warnings.warn(
+            f"{found[0].text} needs whole tensors, and {len(found)} of them, such as '{found[0].name}', are spread over "
+            f"ranks: every step sends each to one rank and back",
+            stacklevel=users_line(),
+        )
 
 
 def _refuse_twice(optimizer: Optimizer, names: dict[int, str]) -> None:
