@@ -72,7 +72,7 @@ class Claim:
 
     @property
     def kind(self) -> str:
-        """What a step needs: this rank's tensor alone ("local"), sums over ranks ("summed"), or all of it ("gathered")."""
+        """What a step needs: what is here ("local"), sums over ranks ("summed"), or the whole tensor ("gathered")."""
         piece, cut = self.piece, self.cut
         if piece is None or (cut is not None and not cut.crossed):
             return "local"

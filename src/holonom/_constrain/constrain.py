@@ -110,8 +110,8 @@ def _warn_gathered(claims: list[Claim]) -> None:
     found = [claim for claim in claims if claim.searches and claim.kind == "gathered"]
     if found:
         warnings.warn(
-            f"{found[0].text} needs whole tensors, and {len(found)} of them, such as '{found[0].name}', are spread over "
-            f"ranks: every step sends each to one rank and back",
+            f"{found[0].text} needs whole tensors, and {len(found)} of them, such as '{found[0].name}', are spread "
+            f"over ranks: every step sends each to one rank and back",
             stacklevel=users_line(),
         )
 
