@@ -164,26 +164,45 @@ def level_set_warnings():
 
 
 class Failing(Orthogonal):
-    """No step can be projected."""
+    """No step can be projected, on one rank or on all."""
+
+    only_on: int | None = None
 
     def nearest_(self, x):
-        raise holonom.ProjectionError("no root")
+        if self.only_on in (None, dist.get_rank()):
+            raise holonom.ProjectionError("no root")
+        super().nearest_(x)
+
+
+class FailingOnOne(Failing):
+    only_on = 1
 
 
 def failing_steps():
-    """The errors of a step that one rank, the owner, cannot take."""
-    from torch.distributed.tensor import Shard
+    """The errors of steps that an owner cannot take, and that the rank which has a matrix cannot take."""
+    from torch.distributed.tensor import Shard, distribute_tensor
 
-    model = Small(mesh_of((2,)), [Shard(0)], dist.get_rank())
-    opt = torch.optim.SGD(model.parameters(), 0.1)
-    holonom.constrain(opt, model, {"a.weight": Failing(), "b.weight": Orthogonal()})
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
+    found = []
+    for rules in ({"a.weight": Failing(), "b.weight": Orthogonal()}, {"stack": FailingOnOne(view="batch")}):
+        model = Small(mesh_of((2,)), [Shard(0)], dist.get_rank())
+        if "stack" in rules:
+            model.stack = nn.Parameter(
+                distribute_tensor(torch.eye(4).repeat(2, 1, 1), model.a.weight.device_mesh, [Shard(0)])
+            )
+        opt = torch.optim.SGD(model.parameters(), 0.1)
+        holonom.constrain(opt, model, rules)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        found.append(step_error(opt))
+    return found
+
+
+def step_error(opt):
     try:
         opt.step()
     except holonom.ProjectionError as error:
         return str(error)
-    return None
+    return ""
 
 
 def refused_ensemble(mesh, replicas, seed):
@@ -267,8 +286,11 @@ def test_bad_input_is_refused_on_all_ranks(two, name):
     assert all(message in text and untouched for _, text, untouched in answers), answers
 
 
-def test_a_step_that_an_owner_cannot_take_is_an_error_on_all_ranks(two):
-    assert all(found["failing"] is not None and "'a.weight'" in found["failing"] for found in two), two
+def test_a_step_that_one_rank_cannot_take_is_an_error_on_all(two):
+    owners, holders = zip(*(found["failing"] for found in two), strict=True)
+    assert all("'a.weight'" in text for text in owners), owners
+    assert "another rank" in holders[0], holders
+    assert "'stack': no root" in holders[1], holders
 
 
 def test_level_sets_on_shards_are_warned_about_once(two):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -41,6 +42,11 @@ class Plan:
             SharedSpheres([c for c, *_ in own], *own[0][1:], update, keeps, needs_old)
             for own in _divided(kinds["summed"], lambda claim: tuple(map(id, claim.cut.groups if claim.cut else ())))
         ]
+        self._failing = {  # ranks that cannot know whether others could project what only those have
+            tuple(map(id, piece.holders)): (piece.holders, claim.tensor.device)
+            for claim, *_ in kinds["local"]
+            if (piece := claim.piece) is not None and _raises(claim)
+        }
         self.owned = []
         wholes = kinds["gathered"]
         for several in alike([claim for claim, *_ in wholes]):
@@ -76,6 +82,9 @@ class Plan:
         for shared, total in zip(self.spheres, sums, strict=True):
             shared.finish(total, *rates(shared))
         errors += [error for own in self.buckets if (error := _finished(own, *rates(own))) is not None]
+        flags = [(torch.full((1,), bool(errors), device=at).float(), groups) for groups, at in self._failing.values()]
+        if any(bool(flag) for flag in reduced(flags, "max")) and not errors:
+            errors.append(ProjectionError("another rank could not project a step of weights that only it has"))
         for several in self.owned:
             errors += several.finish(rates)
         return errors
@@ -85,6 +94,11 @@ class Plan:
         """How many projections had no root, on the device."""
         everything = [*self.buckets, *(bucket for several in self.owned for bucket in several.buckets)]
         return [own.lost for own in everything if own.lost is not None]
+
+
+def _raises(claim: Claim) -> bool:
+    """Whether a step that cannot be projected is an error at once: a device is not asked, unless by a search."""
+    return claim.searches or (claim.space.traits.can_fail and claim.tensor.device.type == "cpu")
 
 
 def _finished(bucket: Bucket, lr: Scalar, dropped: Scalar) -> Exception | None:
