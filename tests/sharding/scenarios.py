@@ -53,7 +53,7 @@ def refusals() -> Found:
     partial = nn.Parameter(DTensor.from_local(torch.ones(2, 2), mesh, [Partial()]))
     zero = placed((6, 4), Shard(0), mesh)
     with torch.no_grad():
-        if rank == world - 1:
+        if rank == min(world, 3) - 1:  # six rows leave nothing to a fourth rank
             zero.to_local()[-1:] = 0
 
     def build(params: Any, **options: Any) -> Any:
