@@ -152,3 +152,15 @@ def run_all(cases):
             meshes[shape] = mesh_of(shape)
         found.append(run(case, meshes[shape]))
     return found
+
+
+def run_apart(cases):
+    """The same where no process group has all ranks of two dimensions of a mesh, as in a larger world."""
+    from holonom._constrain import cuts
+    from holonom._sharding import shards
+
+    def apart(mesh, dims):
+        return tuple(mesh.get_group(m) for m in dims if mesh.size(m) > 1)
+
+    cuts.groups_of = shards.groups_of = apart
+    return run_all(cases)

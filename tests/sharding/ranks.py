@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=60)
 
 
 def _worker(rank: int, world: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:

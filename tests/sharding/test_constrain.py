@@ -11,7 +11,7 @@ from torch import nn
 import holonom
 
 from . import networks, saved
-from .held import BLOCKS, SPACES, Case, run, run_all
+from .held import BLOCKS, SPACES, Case, run, run_all, run_apart
 from .ranks import run as on_ranks
 from .refusals import REFUSED, ensembles, failing_steps, level_set_warnings, refused
 
@@ -174,6 +174,24 @@ def four():
 @pytest.mark.parametrize("number", range(len(TABLE)), ids=[f"{case} {mesh}" for case, mesh in TABLE])
 def test_four_ranks_follow_one_process(four, number):
     assert_follows(TABLE[number][0], [found[number] for found in four])
+
+
+APART = [
+    *((Case(s, us[-1], "rows+columns"), (2, 2)) for s, us in UPDATES.items()),
+    *((Case(s, "tangent", "rows+columns", options=PROJECTED), (2, 2)) for s in ("matrices", "orthogonal")),
+]
+
+
+@pytest.fixture(scope="module")
+def four_apart():
+    return on_ranks(4, run_apart, APART)
+
+
+@distributed
+@pytest.mark.parametrize("number", range(len(APART)), ids=[str(case) for case, _ in APART])
+def test_dimensions_of_a_mesh_without_a_group_of_both(four_apart, number):
+    assert_follows(APART[number][0], [found[number] for found in four_apart])
+    assert "all_to_all" not in four_apart[0][number]["sent"]
 
 
 @distributed
