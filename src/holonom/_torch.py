@@ -268,3 +268,20 @@ def muon() -> Callable[..., Optimizer]:
     if found is None:
         raise RuntimeError(f"torch {release} has no Muon: update torch to 2.9 or later, or use presets.adamh")
     return found
+
+
+# ── shards ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def placement_kind(placement: Any) -> tuple[str, int | None, bool]:
+    """What a placement of a DTensor is: "shard", "replicate", "partial" or "other"; the dimension of a shard; strided.
+
+    A strided shard is FSDP2's of what tensor parallelism has cut in the same dimension. Its class is private, and only
+    in later releases is it a ``Shard``.
+    """
+    if hasattr(placement, "split_factor"):
+        return "shard", int(placement.dim), placement.split_factor > 1
+    for kind in ("shard", "replicate", "partial"):
+        if getattr(placement, f"is_{kind}")():
+            return kind, (int(placement.dim) if kind == "shard" else None), False
+    return "other", None, False

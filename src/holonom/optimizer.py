@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from operator import is_
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from ._lines import users_line
 from ._random import seeds
+from ._sharding.shards import is_sharded, writes
 from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
 from ._step.buckets import Bucket, make_buckets
@@ -22,8 +23,11 @@ from ._step.finite import skip_non_finite
 from ._step.groups import Grouped
 from ._step.run import POLISH_EVERY, Work, advance, pay_owed
 from ._step.watch import Watch, thermostats
-from ._torch import version
 from .constraints import Constraint, Free
+from .errors import ConstraintError, ProjectionError
+
+if TYPE_CHECKING:
+    from ._sharding.ranks import Ranks
 
 STRIDED = {torch.strided}
 
@@ -145,6 +149,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._states: list[int] = []  # the ids of the state dicts that buckets hold
         self._versions: dict[int, int] = {}  # by the id of a parameter
         self._kinds: dict[Tensor, edits.Kind] = {}
+        self._ranks: Ranks | None = None
         self._watch = Watch()
         self._skipped: dict[torch.device, Tensor] = {}
         self._warned_idle = False
@@ -158,7 +163,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
     def _note(self, params: Iterable[Tensor], kinds: bool = False) -> None:
         """What was written to these parameters until now was written by the optimizer."""
         for p in params:
-            self._versions[id(p)] = version(p)
+            self._versions[id(p)] = writes(p)
             if kinds:
                 self._kinds[p] = edits.kind_of(p)
 
@@ -174,11 +179,21 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
                 group = self.param_groups[number]
                 space = self._spaces[group["params"][0]] if group["params"] else Free()
                 ids = [id(group), *map(id, group["params"])]
-                self._made[number] = ids, make_buckets(group, space, self.state, states.names_of(group, first))
+                self._made[number] = ids, self._make_buckets(group, space, states.names_of(group, first))
                 self._states = list(map(id, self.state.values()))
             found.append(self._made[number][1])
             first += len(group["params"])
         return found
+
+    def _make_buckets(self, group: dict[str, Any], space: Constraint, names: list[str]) -> list[Bucket]:
+        if not any(map(is_sharded, group["params"])):
+            return make_buckets(group, space, self.state, names)
+        from ._sharding.ranks import Ranks
+
+        if self._ranks is None:
+            self._ranks = Ranks(self.param_groups, self._spaces)
+        self._ranks.groups = self.param_groups
+        return self._ranks.make_buckets(group, space, self.state, names, self._versions, self._said)
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
@@ -211,28 +226,43 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
             moving, gradients = [], []
             for whole in buckets:
-                found: list[Any] = [p.grad for p in whole.params]
+                found: list[Any] = [p.grad for p in whole.given]
                 bucket = whole.select([g is not None for g in found])
                 if bucket is not None:
                     moving.append(bucket)
                     gradients.append(found if bucket is whole else [g for g in found if g is not None])
-            work.append(Work(group, moving, gradients))
+            spread = None
+            if self._ranks is not None:
+                spread = self._ranks.spread(group, [p for p in group["params"] if p.grad is not None and p.numel()])
+            work.append(Work(group, moving, gradients, spread))
         return work
 
     def _integrate(self, work: list[Work], advance: Callable[..., Tensor | None]) -> None:
         """One step of these groups."""
-        self._check(work)  # raise for what a step cannot use, before anything is written
-        self._look_at_edits(work)
-        skip = skip_non_finite(work) if self.guard_gradients else None
-        skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
+        if self._ranks is None:
+            self._check_all(work)  # raise for what a step cannot use, before anything is written
+            skip = skip_non_finite(work) if self.guard_gradients else None
+            skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
+        else:
+            work, skip, moved = self._ranks.prepare(work, self._check_all, self.guard_gradients)
+            try:
+                skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
+            except (ConstraintError, ProjectionError):  # on all ranks, and earlier groups have moved
+                self._ranks.send(moved)
+                raise
+            self._ranks.send(moved)
         self._count_skipped([flag for flag in skipped if flag is not None])
         for b in (b for one in work for b in one.buckets):
-            self._versions.update(zip(b.constrained_ids, map(version, b.constrained)))
+            self._versions.update(zip(b.constrained_ids, b.writes()))
         if advance is not pay_owed and any("E" in one.group["scheme"] for one in work):
             self._watch.look_at_step(thermostats(self.param_groups, self.state))
 
+    def _check_all(self, work: list[Work]) -> None:
+        self._check(work)
+        self._look_at_edits(work)
+
     def _check(self, work: list[Work]) -> None:
-        for _, buckets, gradients in work:
+        for _, buckets, gradients, _ in work:
             for number, bucket in enumerate(buckets):
                 if bucket.refresh():
                     edits.refuse_moved(bucket, self._kinds)
@@ -251,7 +281,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
                 # The check may have moved numbers to the device.
                 self._checked[number] = (*hyper.settings(group), group.get("momentum"))
         has_buckets = any(buckets for _, buckets in self._made.values())
-        if has_buckets and not any(one.buckets for one in work) and not self._warned_idle:
+        if has_buckets and not any(one.buckets or one.spread for one in work) and not self._warned_idle:
             self._warned_idle = True
             warnings.warn(
                 "no parameter of this optimizer has a gradient, so the step changes nothing. Call backward() first; "
@@ -262,9 +292,9 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
     def _look_at_edits(self, work: list[Work]) -> None:
         """Raise for in-place edits that no step could take up; edits through ``.data`` are not seen here."""
         for group, bucket in ((one.group, bucket) for one in work for bucket in one.buckets):
-            if list(map(version, bucket.constrained)) != list(map(self._versions.get, bucket.constrained_ids)):
+            if bucket.writes() != list(map(self._versions.get, bucket.constrained_ids)):
                 edits.refuse_unlandable(bucket, self._versions, first=not group["step"])
-            for p in bucket.params if self._landed else ():
+            for p in bucket.given if self._landed else ():
                 self._landed.pop(p, None)
 
     def _count_skipped(self, skipped: list[Tensor]) -> None:
@@ -288,7 +318,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._look_at_edits(work)
         for one in work if adopt else ():
             edits.adopt_(one.buckets)
-        self._note(p for one in work for b in one.buckets for p in b.params)
+        self._note(p for one in work for b in one.buckets for p in b.given)
 
     def upcoming(self) -> Hashable | None:
         """What kind of step comes next: a captured graph is replayed for steps of its kind only."""

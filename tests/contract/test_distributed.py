@@ -89,19 +89,3 @@ def test_the_order_of_wrapping_and_building_does_not_matter(ranks, case):
     for results in ranks:
         for name, value in results[f"{case} {ORDERS[0]}"].items():
             torch.testing.assert_close(results[f"{case} {ORDERS[1]}"][name], value, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("copied", [True, False], ids=["copied", "sharded"])
-def test_tensors_spread_over_devices_are_refused(copied, tmp_path, monkeypatch):
-    """Projections need whole tensors: on a shard torch raises, hangs or computes something else."""
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
-
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        spread = distribute_tensor(torch.eye(4), mesh, [Replicate() if copied else Shard(0)])
-        with pytest.raises(TypeError, match=r"DTensor.*DistributedDataParallel.*ignored_params"):
-            Langevin([torch.nn.Parameter(spread)], 0.1)
-    finally:
-        dist.destroy_process_group()

@@ -1,6 +1,9 @@
 """Every example runs, and prints what its text promises."""
 
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +23,13 @@ PROMISES = {
     "pretrained.py": ["no checkpoint"],
 }
 INTEGRATED = {"accelerate_loop.py", "huggingface_trainer.py", "lightning_module.py"}  # tests/integrations runs these
+ON_RANKS = {"fsdp_gpt.py": ["loss", "on 2 ranks", "norms are off by"]}  # torchrun starts these
 QUICK = "bounded_weights.py"  # runs by default, so that `make test` covers one example
 CASES = [name if name == QUICK else pytest.param(name, marks=pytest.mark.docs) for name in PROMISES]
 
 
 def test_every_example_is_listed() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PROMISES, *INTEGRATED}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PROMISES, *INTEGRATED, *ON_RANKS}
 
 
 @pytest.mark.filterwarnings("ignore:weights that did not satisfy")
@@ -35,6 +39,17 @@ def test_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for promise in PROMISES[name]:
         assert promise in printed
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("name", ON_RANKS)
+def test_an_example_runs_on_two_ranks(name: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", EXAMPLES / name]
+    settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stderr
+    for promise in ON_RANKS[name]:
+        assert promise in done.stdout
 
 
 @pytest.mark.docs

@@ -47,7 +47,7 @@ class Inductor(Eager):
         drawn: Mapping[int, Sequence[Normals]],
         polish: bool | None,
     ) -> None:
-        packs, rest = plan(phases, forces)
+        packs, rest = plan(phases, forces, [p.numel() for p in bucket.given])
         precision = bucket.precision if self.adopts else None
         polish = None if polish is None else True  # at every step: not polishing would be a second program to compile
         for pack in packs:
@@ -60,15 +60,17 @@ class Inductor(Eager):
             super().stage(bucket, ops, [phases[i] for i in rest], [forces[i] for i in rest], noise, polish)
 
 
-def plan(phases: Sequence[Phase], forces: Sequence[Tensor | None]) -> tuple[list[list[int]], list[int]]:
-    """Which tensors go into which compiled call, and which are run eagerly."""
+def plan(
+    phases: Sequence[Phase], forces: Sequence[Tensor | None], sizes: Sequence[int]
+) -> tuple[list[list[int]], list[int]]:
+    """Which tensors go into which compiled call, and which are run eagerly, by their sizes on all ranks together."""
     indices = list(range(len(phases)))
     if overlap(phases, forces):  # a kernel traced with aliased inputs is wrong for others
         return [], indices
     if len(phases) <= MAX_PACK:
         return [indices], []
-    large = [i for i in indices if phases[i].q.numel() >= MIN_COMPILED]
-    small = [i for i in indices if phases[i].q.numel() < MIN_COMPILED]
+    large = [i for i in indices if sizes[i] >= MIN_COMPILED]
+    small = [i for i in indices if sizes[i] < MIN_COMPILED]
     return [large[i : i + MAX_PACK] for i in range(0, len(large), MAX_PACK)], small
 
 

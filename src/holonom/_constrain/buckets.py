@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from .._sharding.shards import is_sharded
 from .._step.buckets import MAX_STACKED
 from .._step.integrate import Scalar
 from .._torch import copy_, version
 from ..constraints import Sphere
 from ..constraints.base import widened
 from ..errors import ConstraintError, ProjectionError
-from .claims import Claim, has_nearest
+from .claims import Claim
+from .shards import adopted, moved, store_
 from .spheres import Workspace, hold_
 from .verbs import EDITED, hold, nearest, without_root
 
@@ -28,9 +29,11 @@ class Bucket:
 
     def __init__(self, claims: Sequence[Claim], group: int, place: int, update: str, keeps: bool) -> None:
         self.claims, self.group, self.place, self.update = claims, group, place, update
-        self.space = claims[0].space
-        self.parameters = [claim.parameter for claim in claims]
-        self.searches = not has_nearest(self.space)
+        self.spaces = [claim.here for claim in claims]
+        self.space = self.spaces[0]
+        self._spread = any(is_sharded(claim.parameter) for claim in claims)
+        self.tensors: list[Tensor] = [c.tensor if is_sharded(c.parameter) else c.parameter for c in claims]
+        self.searches = claims[0].searches
         self.keeps = keeps or self.searches
         self.before: list[Tensor] = []
         self._views: list[Tensor] = []
@@ -43,7 +46,7 @@ class Bucket:
     @property
     def narrow(self) -> bool:
         """Half precision: steps move float32 weights, which the parameters are rounded from."""
-        return self.parameters[0].dtype.itemsize < 4
+        return self.tensors[0].dtype.itemsize < 4
 
     @property
     def _projects(self) -> bool:
@@ -54,26 +57,29 @@ class Bucket:
 
     def refresh(self) -> None:
         """Make the views again if the memory of parameters has changed."""
-        memory = [(p.data_ptr(), p.stride(), p.dtype) for p in self.parameters]
+        if self._spread:  # local tensors may be other objects
+            self.tensors = [claim.tensor for claim in self.claims]
+        memory = [(p.data_ptr(), p.stride(), p.dtype) for p in self.tensors]
         if memory == self._memory and all(found[0] for found in memory):
             return
         self._memory = memory
-        self._copied = self.narrow or not all(self.space.is_view(p) for p in self.parameters)
-        self._views = [] if self._copied else [self.space.view(p.detach()) for p in self.parameters]
+        pairs = [(space, p.detach()) for space, p in zip(self.spaces, self.tensors, strict=True)]
+        self._copied = self.narrow or not all(space.is_view(p) for space, p in pairs)
+        self._views = [] if self._copied else [space.view(p) for space, p in pairs]
         self._work = None
-        self._stacks = len(self.parameters) > 1 and self.space.traits.stacked
-        if self.parameters[0].device.type == "cpu" and self.parameters[0].numel() >= MAX_STACKED:
+        self._stacks = len(self.tensors) > 1 and self.space.traits.stacked
+        if self.tensors[0].device.type == "cpu" and self.tensors[0].numel() >= MAX_STACKED:
             self._stacks = False
         self._radius = self._radii()
 
     def _radii(self) -> Scalar | None:
         """The radii of all blocks: a number, a vector for spheres, or a stack."""
-        qs = [widened(p.detach()) for p in self.parameters]
-        found = [claim.space.radius_of(q) for claim, q in zip(self.claims, qs, strict=True)]
+        qs = [widened(p.detach()) for p in self.tensors]
+        found = [space.radius_of(q) for space, q in zip(self.spaces, qs, strict=True)]
         if not any(isinstance(r, Tensor) for r in found):
             return found[0]
         if isinstance(self.space, Sphere):
-            shapes = [claim.space.view(q).shape[:-1] for claim, q in zip(self.claims, qs, strict=True)]
+            shapes = [space.view(q).shape[:-1] for space, q in zip(self.spaces, qs, strict=True)]
             whole = [torch.as_tensor(r).to(q) for r, q in zip(found, qs, strict=True)]
             whole = [r.squeeze(-1) if r.ndim > len(shape) else r for r, shape in zip(whole, shapes, strict=True)]
             return torch.cat([r.broadcast_to(shape).reshape(-1) for r, shape in zip(whole, shapes, strict=True)])
@@ -82,35 +88,33 @@ class Bucket:
     def blocks(self) -> list[Tensor]:
         """The blocks of every parameter: views of its memory, or copies where there are none."""
         self.refresh()
-        return self._views or [claim.space.view(widened(claim.parameter.detach())) for claim in self.claims]
+        return self._views or [s.view(widened(p.detach())) for s, p in zip(self.spaces, self.tensors, strict=True)]
 
     # ── the step ─────────────────────────────────────────────────────────────────────────────────
 
-    def start(self) -> None:
-        """Before the optimizer's step: keep the weights as they are."""
-        edited = self._versions != [version(p) for p in self.parameters]
-        masters = [self._adopted(claim) for claim in self.claims] if self.narrow else []
+    def start(self, edited: bool | None = None) -> None:
+        """Before the optimizer's step: keep the weights as they are. ``edited``: others wrote them; None: find out."""
+        self.refresh()
+        if edited is None:
+            edited = self._versions != self._written()
+        masters = [adopted(claim) for claim in self.claims] if self.narrow else []
         if not self.keeps:
             return
         blocks = self.blocks()
         if masters:
-            blocks = [claim.space.view(q) for claim, q in zip(self.claims, masters, strict=True)]
+            blocks = [space.view(q) for space, q in zip(self.spaces, masters, strict=True)]
         if list(map(_kind, self.before)) != list(map(_kind, blocks)):
             self.before = [torch.empty_like(x) for x in blocks]
         copy_(self.before, blocks)
         if edited and self._projects:
             self._land(self.before)
-            for claim, q, block in zip(self.claims, masters, self.before, strict=False):
-                claim.space.write_(q, block)
+            for space, q, block in zip(self.spaces, masters, self.before, strict=False):
+                space.write_(q, block)
 
-    def _adopted(self, claim: Claim) -> Tensor:
-        """The float32 weights of half-precision ones; what was written from outside replaces them."""
-        seen = claim.parameter.detach()
-        if claim.master is None:
-            claim.master = seen.float()
-        else:  # in place, as a captured graph needs it
-            claim.master.copy_(torch.where(claim.master.to(seen.dtype) == seen, claim.master, seen.float()))
-        return claim.master
+    def _written(self) -> list[int]:
+        """How often each parameter was written; what is written to a DTensor its local tensor does not count."""
+        found = [version(p) for p in self.tensors]
+        return found + [version(claim.parameter) for claim in self.claims] if self._spread else found
 
     def _land(self, blocks: Iterable[Tensor]) -> None:
         """Weights that were written from outside need not be on the manifold that a step is projected on."""
@@ -123,8 +127,8 @@ class Bucket:
         wholes = self._moved()
         try:
             if self.searches:
-                for claim, q in zip(self.claims, wholes, strict=True):
-                    claim.space.land_(q, f"'{claim.name}'")
+                for space, claim, q in zip(self.spaces, self.claims, wholes, strict=True):
+                    space.land_(q, f"'{claim.name}'")
             else:
                 self._finish(wholes, lr, dropped)
         except (ConstraintError, ProjectionError) as error:
@@ -133,24 +137,15 @@ class Bucket:
             raise type(error)(f"{names}: {error}. These weights are as they were before the step") from error
         if self.narrow:
             for claim, q in zip(self.claims, wholes, strict=True):
-                assert claim.master is not None
-                claim.master.copy_(q)
-                claim.parameter.detach().copy_(q)
-        self._versions = [version(p) for p in self.parameters]
+                store_(claim, q)
+        self._versions = self._written()
 
     def _moved(self) -> list[Tensor]:
         """The parameters after the optimizer's step, where there are no views of them; float32 for half precision."""
-        if not self.narrow:
-            return [] if self._views and not self.searches else [p.detach() for p in self.parameters]
-        moved = []
-        for claim in self.claims:
-            assert claim.master is not None
-            seen = claim.master.to(claim.parameter.dtype)  # as the optimizer found it
-            moved.append(claim.parameter.detach().float().sub_(seen).add_(claim.master))
-        return moved
+        return [] if self._views and not self.searches else [moved(claim) for claim in self.claims]
 
     def _finish(self, wholes: list[Tensor], lr: Scalar, dropped: Scalar) -> None:
-        blocks = self._views or [claim.space.view(q) for claim, q in zip(self.claims, wholes, strict=True)]
+        blocks = self._views or [space.view(q) for space, q in zip(self.spaces, wholes, strict=True)]
         if isinstance(self.space, Sphere):
             if self._work is None:
                 self._work = Workspace(blocks)
@@ -163,9 +158,9 @@ class Bucket:
             olds: Sequence[Tensor | None] = self.before or [None] * len(blocks)
             for block, before, radius in zip(blocks, olds, self._each_radius(), strict=True):
                 block.copy_(self._held(block, before, radius, dropped))
-        for claim, q, block in zip(self.claims, wholes, blocks, strict=bool(wholes)):
-            if not claim.space.is_view(q):
-                claim.space.write_(q, block)
+        for space, q, block in zip(self.spaces, wholes, blocks, strict=bool(wholes)):
+            if not space.is_view(q):
+                space.write_(q, block)
 
     def _held(self, new: Tensor, old: Tensor | None, radius: Scalar | None, dropped: Scalar) -> Tensor:
         """Matrices that could not be projected stay where they were, and are counted on the device."""
@@ -179,38 +174,28 @@ class Bucket:
         return torch.where(lost, old, found)
 
     def _each_radius(self) -> list[Scalar | None]:
-        return [claim.space.radius_of(widened(claim.parameter.detach())) for claim in self.claims]
+        return [space.radius_of(widened(p.detach())) for space, p in zip(self.spaces, self.tensors, strict=True)]
 
     def _restore(self) -> None:
-        for claim, block in zip(self.claims, self.before, strict=False):
-            claim.space.write_(claim.parameter.detach(), block.to(claim.parameter.dtype))
+        for space, q, block in zip(self.spaces, self.tensors, self.before, strict=False):
+            space.write_(q.detach(), block.to(q.dtype))
 
 
 def _kind(x: Tensor) -> tuple[torch.Size, torch.device, torch.dtype]:
     return x.shape, x.device, x.dtype
 
 
-def make_buckets(claims: Iterable[Claim], optimizer: Optimizer, update: str, keeps: Sequence[bool]) -> list[Bucket]:
-    """The buckets of all claims; ``keeps`` says of every group whether weights are kept from before a step."""
-    where = {
-        id(p): (number, place)
-        for number, group in enumerate(optimizer.param_groups)
-        for place, p in enumerate(group["params"])
-    }
-    members: dict[tuple[Any, ...], list[Claim]] = {}
-    for claim in claims:
-        p = claim.parameter
-        if id(p) not in where:
-            raise RuntimeError(
-                f"the optimizer no longer owns '{claim.name}', which is held on {claim.text}: call remove() and "
-                f"constrain it with rules for what it owns"
-            )
-        if p.numel():
-            shape = claim.space.view(p.detach()).shape if claim.space.traits.stacked else None
-            key = (claim.rule, where[id(p)][0], claim.text, p.dtype, p.device, shape)
-            members.setdefault(key, []).append(claim)
-    found = []
-    for own in members.values():
-        group, place = where[id(own[0].parameter)]
-        found.append(Bucket(own, group, place, update, keeps[group]))
-    return found
+Placed = tuple[Claim, int, int]
+"""A claim, the number of its parameter group, and its place in that."""
+
+
+def bucketed(placed: Iterable[Placed], update: str, keeps: bool) -> list[Bucket]:
+    """The buckets of claims that need no other rank; ``keeps``: weights are kept from before a step."""
+    members: dict[tuple[Any, ...], list[Placed]] = {}
+    for claim, group, place in placed:
+        q = claim.tensor
+        if q.numel():
+            shape = claim.here.view(q).shape if claim.space.traits.stacked else None
+            key = (claim.rule, group, claim.text, q.dtype, q.device, shape)
+            members.setdefault(key, []).append((claim, group, place))
+    return [Bucket([claim for claim, *_ in own], *own[0][1:], update, keeps) for own in members.values()]

@@ -13,14 +13,18 @@ from torch.optim import Optimizer
 from .._partition.methods import unique
 from .._partition.places import Blocks, Roles
 from .._partition.selectors import as_selector
+from .._sharding.collectives import Groups, reduced
+from .._sharding.shards import Piece, is_sharded, local, piece_of, refuse_placement
 from .._step.buckets import state_dtype
 from .._step.integrate import Phase
 from .._step.state import check_params
 from ..constraints import Constraint, Free, Sphere
-from ..constraints.base import Landing, widened
+from ..constraints.base import widened
+from ..constraints.views import Viewed
 from ..errors import ConstraintError, PartitionError
 from ..optimizer import Langevin
 from ..partitions import partition
+from .cuts import Cut
 
 UPDATES = ("plain", "tangent", "angular")
 Rules = Mapping[Any, Constraint] | list[tuple[Any, Constraint]]
@@ -30,7 +34,9 @@ Rules = Mapping[Any, Constraint] | list[tuple[Any, Constraint]]
 class Claim:
     """One parameter, the rule that claims it, and the space it is held on, with sizes of its own where it has them.
 
-    ``text`` is the space as the rule gives it, without sizes; ``master`` is a half-precision weight in float32.
+    ``text`` is the space as the rule gives it, without sizes. Of a DTensor, ``space`` and ``sizes`` are those of the
+    whole parameter, the same on all ranks; ``tensor``, ``here`` and ``master``, a half-precision weight in float32, are
+    this rank's.
     """
 
     rule: int
@@ -45,10 +51,47 @@ class Claim:
     def is_narrow(self) -> bool:
         return self.parameter.dtype.itemsize < 4
 
+    @property
+    def tensor(self) -> Tensor:
+        """The weights of this rank, as a plain tensor."""
+        return local(self.parameter) if is_sharded(self.parameter) else self.parameter.detach()
+
+    @property
+    def piece(self) -> Piece | None:
+        """Where they lie in a parameter that is spread over ranks; None if they are all of it."""
+        if not is_sharded(self.parameter):
+            return None
+        piece = piece_of(self.parameter)
+        return None if piece.is_whole else piece
+
+    @property
+    def cut(self) -> Cut | None:
+        """How ranks cut the blocks; None if they do not, or if the space needs the whole parameter."""
+        piece, reach = self.piece, self.space.reach(self.parameter.shape)
+        return None if piece is None or reach is None else Cut(piece, reach)
+
+    @property
+    def kind(self) -> str:
+        """What a step needs: what is here ("local"), sums over ranks ("summed"), or the whole tensor ("gathered")."""
+        piece, cut = self.piece, self.cut
+        if piece is None or (cut is not None and not cut.crossed):
+            return "local"
+        return "summed" if isinstance(self.space, Sphere) else "gathered"
+
+    @property
+    def here(self) -> Constraint:
+        """The space of ``tensor``, where that cuts no block."""
+        piece = self.piece
+        return self.space if piece is None else self.space.on_shard(piece.shape, piece.offset, piece.local_shape)
+
+    @property
+    def searches(self) -> bool:
+        return not has_nearest(self.space)
+
     def phase(self) -> Phase:
-        """The weights as they are, as blocks."""
-        q = widened(self.parameter.detach())
-        return Phase(self.space.view(q), radius=self.space.radius_of(q))
+        """The weights as they are, as blocks, where no other rank is needed for that."""
+        q, here = widened(self.tensor), self.here
+        return Phase(here.view(q), radius=here.radius_of(q))
 
 
 def labels_of(rules: Rules) -> list[str]:
@@ -99,7 +142,7 @@ def check_optimizer(optimizer: Any) -> None:
 def claims_of(
     optimizer: Optimizer, model: nn.Module, rules: Rules, update: str, roles: Roles | None, blocks: Blocks | None
 ) -> list[Claim]:
-    """Every parameter that a rule claims, checked; nothing is written."""
+    """Every parameter that a rule claims, checked; nothing is written, and no other rank is asked."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"constrain needs the model whose parameters its rules name, got {type(model).__name__}")
     pairs, labels = pairs_of(rules), labels_of(rules)
@@ -116,7 +159,7 @@ def claims_of(
         if space is None or isinstance(space, Free):
             continue
         trained = [(name, p) for name, p in group["params"] if p.requires_grad]
-        check_params([p for _, p in trained], set())
+        check_params([local(p) for _, p in trained], set())
         missing = [name for name, p in trained if id(p) not in owned]
         if missing:
             raise PartitionError(
@@ -128,7 +171,7 @@ def claims_of(
         here = space.over_replicas(getattr(model, "batch_dims", 0))
         for name, p in trained:
             _check(here, p, name, update)
-            claims.append(_measured(here, p, name, group["rule"]))
+            claims.append(Claim(group["rule"], name, p, repr(here), here))
     for number, label in enumerate(labels):
         space = pairs[number][1]
         if not isinstance(space, Free) and all(claim.rule != number for claim in claims):
@@ -138,6 +181,9 @@ def claims_of(
 
 def _check(space: Constraint, p: nn.Parameter, name: str, update: str) -> None:
     q = p.detach()
+    if is_sharded(p):
+        refuse_placement(p, f"'{name}'")
+        q = _stand_in(space, p)
     if space.traits.joint:
         raise ConstraintError(
             f"{space!r} on '{name}': tensors that are constrained together work in holonom.Langevin only"
@@ -150,43 +196,49 @@ def _check(space: Constraint, p: nn.Parameter, name: str, update: str) -> None:
     if update == "tangent" and type(space).project_step_ is Constraint.project_step_:
         raise ConstraintError(f"{space!r} on '{name}' has no tangent projection of a step: use update='plain'")
     space.check(q, f"'{name}'")
-    if not bool(q.isfinite().all()):
+    if not bool((local(p) if is_sharded(p) else q).isfinite().all()):
         raise ConstraintError(f"{space!r} on '{name}': the weights hold NaN or infinity; initialise them first")
 
 
-def _measured(space: Constraint, p: nn.Parameter, name: str, rule: int) -> Claim:
-    q = p.detach()
-    sizes = space.sizes(q, f"'{name}'") if q.numel() else None
-    held = space.held_at(sizes)
-    return Claim(rule, name, p, repr(space), held.in_half_precision() if q.dtype.itemsize < 4 else held, sizes)
+def ranks_of(optimizer: Optimizer) -> Groups:
+    """The process groups of the largest mesh that parameters are spread over."""
+    spread = [p for group in optimizer.param_groups for p in group["params"] if is_sharded(p)]
+    pieces = [piece_of(p) for p in spread if p.device_mesh.get_coordinate() is not None]
+    return max(pieces, key=lambda piece: int(piece.mesh.size())).everyone if pieces else ()
 
 
-def land_(claims: Sequence[Claim]) -> list[tuple[Constraint, Landing, str]]:
-    """Move all weights to their spaces, or none if one cannot be; returns what that did."""
-    landings, there = [], []
+def _stand_in(space: Constraint, p: Tensor) -> Tensor:
+    """A plain tensor of the shape of a DTensor, without contents unless the space is a user's function."""
+    if space.reach(p.shape) is None:
+        return torch.zeros(p.shape, dtype=state_dtype(p), device=local(p).device)
+    return torch.empty(p.shape, dtype=p.dtype, device="meta")
+
+
+def measured(claims: Sequence[Claim]) -> None:
+    """Take the sizes of initial weights, where spaces take them. Ranks that share a parameter call this together."""
+    taking = [claim for claim in claims if claim.space.takes_sizes and claim.parameter.numel()]
+    spread = [(claim, piece) for claim in taking if (piece := claim.piece) is not None]
+    cuts = [Cut(piece, claim.space.reach(piece.shape) or piece.shape) for claim, piece in spread]
+    grids = [claim.tensor.new_zeros(cut.grid, dtype=torch.float64) for (claim, _), cut in zip(spread, cuts)]
+    for (claim, _), cut, grid in zip(spread, cuts, grids, strict=True):
+        exact = claim.tensor.double()
+        cut.sums(exact, exact, grid)
+    sums = reduced([(grid, piece.holders) for grid, (_, piece) in zip(grids, spread, strict=True)])
+    norms = {id(claim): grid.sqrt() for (claim, _), grid in zip(spread, sums, strict=True)}
+    found: list[Tensor | None] = []
+    for claim in taking:
+        if id(claim) in norms:
+            assert isinstance(claim.space, Viewed)
+            own, like = claim.space.by_block(norms[id(claim)]), _stand_in(claim.space, claim.parameter)
+            found.append(claim.space.sizes_from(own, like, f"'{claim.name}'"))
+        else:
+            found.append(claim.space.sizes(claim.tensor, f"'{claim.name}'"))
+    for claim, sizes in zip(taking, found, strict=True):
+        claim.sizes = sizes
+        claim.space = claim.space.held_at(sizes)
     for claim in claims:
-        q = claim.parameter.detach()
-        if q.numel():
-            landing, found = _landed(claim, q)
-            landings.append((claim.space, landing, f"'{claim.name}'"))
-            there.append((claim, q, found))
-    for claim, q, found in there:
-        if not torch.equal(q, found.to(q.dtype)):  # equal values are no edit
-            q.copy_(found)
-        claim.master = found if claim.is_narrow else None
-    return landings
-
-
-def _landed(claim: Claim, q: Tensor) -> tuple[Landing, Tensor]:
-    """What moving the weights to their space does, and where they are then; float32 for half precision."""
-    there = q.to(state_dtype(q), memory_format=torch.preserve_format, copy=True)
-    if not claim.space.is_bound or not has_nearest(claim.space):
-        return claim.space.land_(there, f"'{claim.name}'"), there
-    block = claim.space.view(there).clone()  # a bound's land_ keeps the margin that slack variables need
-    claim.space.nearest_(Phase(block, radius=claim.space.radius_of(there)))
-    shift = (block - claim.space.view(there)).abs()
-    claim.space.write_(there, block)
-    return Landing(int((shift > 0).sum()), shift.numel(), float(shift.max())), there
+        if claim.is_narrow:
+            claim.space = claim.space.in_half_precision()
 
 
 def is_equality(space: Constraint) -> bool:

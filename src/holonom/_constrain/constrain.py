@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .._lines import users_line
 from .._partition.places import Blocks, Roles
+from .._sharding.collectives import agree
+from .._sharding.shards import described
 from .._step.state import warn_landed
 from .._torch import full_precision, step_hooks
-from ..errors import PartitionError
-from .claims import UPDATES, Rules, check_optimizer, claims_of, labels_of, land_
+from ..errors import ConstraintError, PartitionError
+from .claims import UPDATES, Claim, Rules, check_optimizer, claims_of, labels_of, measured, ranks_of
 from .decay import refuse_decay
 from .held import Held
+from .landing import land_
 from .momenta import check_momenta
 
 
@@ -47,6 +53,9 @@ def constrain(
     are rounded from float32 ones that the handle keeps. Weights that start off their space are moved to it, with a
     warning; parameters that no rule claims are free. Copies of the optimizer lose the hooks: :meth:`Held.check`.
 
+    Parameters may be DTensors, as FSDP2 and tensor parallelism make them, beside plain ones: weights move as in a
+    single process, and all ranks call this, and the handle's methods, together (``docs/scaling.md``).
+
     ``LBFGS`` leaves the space in the inner iterations of a step and returns to it at their end.
 
     Args:
@@ -66,21 +75,45 @@ def constrain(
     ):  # fmt: skip
         if value not in known:
             raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
-    check_optimizer(optimizer)
-    claims, labels = claims_of(optimizer, model, rules, update, roles, blocks), labels_of(rules)
-    _refuse_twice(optimizer, {id(claim.parameter): claim.name for claim in claims})
-    refuse_decay(optimizer, claims, labels, decay)
-    if momentum == "project":
-        check_momenta(claims)
-    if update == "angular" and any("lr" not in group for group in optimizer.param_groups):
-        raise ValueError(f"update='angular' turns by the groups' lr, and {type(optimizer).__name__} has none")
-    with full_precision():
-        landings = land_(claims)
     options = {"update": update, "momentum": momentum, "decay": decay, "track": bool(track)}
+    check_optimizer(optimizer)
+    labels, groups = labels_of(rules), ranks_of(optimizer)
+    claims: list[Claim] = []
+    problem: Exception | None = None
+    try:
+        claims = claims_of(optimizer, model, rules, update, roles, blocks)
+        _refuse_twice(optimizer, {id(claim.parameter): claim.name for claim in claims})
+        refuse_decay(optimizer, claims, labels, decay)
+        if momentum == "project":
+            check_momenta(claims)
+        if update == "angular" and any("lr" not in group for group in optimizer.param_groups):
+            raise ValueError(f"update='angular' turns by the groups' lr, and {type(optimizer).__name__} has none")
+    except Exception as error:
+        problem = error
+    agree(problem, [f"'{c.name}' {described(c.parameter)} on {c.text}" for c in claims], groups, ConstraintError)
+    with full_precision():
+        try:
+            measured(claims)
+        except ConstraintError as error:
+            problem = error
+        agree(problem, (), groups, ConstraintError)
+        landings = land_(claims, groups)
     held = Held(optimizer, claims, labels, options)
     held.attach()
+    _warn_gathered(claims)
     warn_landed(landings)
     return held
+
+
+def _warn_gathered(claims: list[Claim]) -> None:
+    """Say once what is sent of level sets, whose functions take whole tensors."""
+    found = [claim for claim in claims if claim.searches and claim.kind == "gathered"]
+    if found:
+        warnings.warn(
+            f"{found[0].text} needs whole tensors, and {len(found)} of them, such as '{found[0].name}', are spread "
+            f"over ranks: every step sends each to one rank and back",
+            stacklevel=users_line(),
+        )
 
 
 def _refuse_twice(optimizer: Optimizer, names: dict[int, str]) -> None:

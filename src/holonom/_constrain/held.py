@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._sharding.collectives import reduced
 from .._step.buckets import SIZES
 from .._torch import full_precision, step_hooks
-from ..constraints import Sphere
-from ..errors import ConstraintError, ProjectionError
-from . import saved
-from .buckets import Bucket, make_buckets
-from .claims import Claim, has_nearest, is_equality, land_
+from ..errors import ProjectionError
+from . import diagnostics, saved
+from .claims import Claim, has_nearest, is_equality, ranks_of
 from .decay import dropped, refuse_decay
+from .diagnostics import Turned
+from .landing import land_
 from .momenta import project_momenta_, warn_without_momenta
+from .plan import Plan
 
 ALLOWED = 1e-4  # violation of a single- or double-precision weight that rounding and projections explain
-
-
-class Turned(NamedTuple):
-    """By how much blocks turned, in radians."""
-
-    mean: float
-    largest: float
 
 
 class Held:
@@ -44,7 +39,7 @@ class Held:
         self._claims = list(claims)
         self._options = options
         self._handles: list[Any] | None = []
-        self._buckets: list[Bucket] | None = None
+        self._plan: Plan | None = None
         self._steps = 0
         self._loading: saved.State | None = None
 
@@ -59,7 +54,7 @@ class Held:
         return "\n".join(lines)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": None if self._handles is None else [], "_buckets": None}
+        return {**self.__dict__, "_handles": None if self._handles is None else [], "_plan": None}
 
     # ── hooks ────────────────────────────────────────────────────────────────────────────────────
 
@@ -79,7 +74,7 @@ class Held:
     def remove(self) -> None:
         """Take the hooks off the optimizer. Its weights are free from now on."""
         self._unhook()
-        self._handles, self._buckets = None, None
+        self._handles, self._plan = None, None
 
     def _unhook(self) -> None:
         for handle in self._handles or ():
@@ -91,24 +86,17 @@ class Held:
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for bucket in self._located():
+        for bucket in self._located().located:
             rate = optimizer.param_groups[bucket.group].get("weight_decay", 0)
             if not isinstance(rate, Tensor) and rate and is_equality(bucket.space):
                 self._refuse_decay()
         with full_precision():
-            for bucket in self._located():
-                bucket.start()
+            self._located().start()
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        errors: list[Exception] = []
         with full_precision():
-            for bucket in self._located():
-                group = optimizer.param_groups[bucket.group]
-                try:
-                    bucket.finish(group.get("lr", 0.0), self._dropped(bucket, group))
-                except (ConstraintError, ProjectionError) as error:  # the others must not be left where they are
-                    errors.append(error)
+            errors = self._located().finish(self._rates)
         self._steps += 1
         projects = self._options["momentum"] == "project"
         if projects and not project_momenta_(optimizer, self._claims) and self._steps == 1:
@@ -116,26 +104,22 @@ class Held:
         if errors:
             raise errors[0]
 
-    def _dropped(self, bucket: Bucket, group: dict[str, Any]) -> Any:
-        return dropped(group, self._options["decay"]) if is_equality(bucket.space) else 0.0
+    def _rates(self, bucket: Any) -> tuple[Any, Any]:
+        """The lr of a bucket's group, and the part of it that is a weight decay to be left out."""
+        group = self.optimizer.param_groups[bucket.group]
+        return group.get("lr", 0.0), dropped(group, self._options["decay"]) if is_equality(bucket.space) else 0.0
 
     def _refuse_decay(self) -> None:
         refuse_decay(self.optimizer, self._claims, self.rules, self._options["decay"])
 
-    def _located(self) -> list[Bucket]:
-        """The buckets, made again when parameters are in other groups."""
-        groups = self.optimizer.param_groups
-        for bucket in self._buckets or ():
-            own = groups[bucket.group]["params"] if bucket.group < len(groups) else ()
-            if bucket.place >= len(own) or own[bucket.place] is not bucket.parameters[0]:
-                self._buckets = None
-                break
-        if self._buckets is None:
+    def _located(self) -> Plan:
+        """What moves together, made again when parameters are in other groups."""
+        if self._plan is None or not self._plan.is_valid:
             options = self._options
-            always = options["track"] or options["update"] != "plain"
-            keeps = [always or options["decay"] == "drop" for _ in groups]
-            self._buckets = make_buckets(self._claims, self.optimizer, options["update"], keeps)
-        return self._buckets
+            self._plan = Plan(
+                self._claims, self.optimizer, options["update"], options["decay"] == "drop", options["track"]
+            )
+        return self._plan
 
     # ── diagnostics ──────────────────────────────────────────────────────────────────────────────
 
@@ -148,12 +132,7 @@ class Held:
         Half-precision weights show their rounding.
         """
         self._refuse_removed()
-        found = dict.fromkeys(self.rules, 0.0)
-        for claim in self._claims:
-            if claim.parameter.numel():
-                label = self.rules[claim.rule]
-                found[label] = _largest(found[label], float(claim.space.residual(claim.phase())))
-        return found
+        return diagnostics.residuals(self._claims, self.rules)
 
     @torch.no_grad()
     def angles(self) -> dict[str, Turned]:
@@ -167,13 +146,7 @@ class Held:
             raise RuntimeError("update='plain' keeps no weights from before a step: call constrain(..., track=True)")
         if not self._steps:
             raise RuntimeError("angles() are those of the last step, and there was none since the optimizer was built")
-        found: dict[str, list[Tensor]] = {label: [] for label in self.rules}
-        for bucket in self._located():
-            dims = 1 if isinstance(bucket.space, Sphere) else 2 if bucket.space.traits.stacked else 0
-            for old, new in zip(bucket.before, bucket.blocks(), strict=True):
-                found[self.rules[bucket.claims[0].rule]].append(_angles(old, new, dims or new.ndim))
-        joined = {label: torch.cat([a.cpu() for a in own]) for label, own in found.items() if own}
-        return {label: Turned(float(a.mean()), float(a.max())) for label, a in joined.items()}
+        return diagnostics.angles(self._located(), self.rules)
 
     def check(self, optimizer: Any = None) -> None:
         """Raise if steps no longer keep the constraints, or if weights are off their spaces.
@@ -196,10 +169,7 @@ class Held:
                 f"the step hooks of {type(self.optimizer).__name__} are gone, so that its steps leave the constraints: "
                 f"copies have none, and others may have removed them. Call held.attach()"
             )
-        counts = [bucket.lost for bucket in self._located() if bucket.lost is not None]
-        if lost := sum(int(count) for count in counts):
-            for count in counts:
-                count.zero_()
+        if lost := self._lost():
             raise ProjectionError(
                 f"{lost} projection(s) since the last check() had no root, and left their matrices as they were before "
                 f"the step: the steps were too large. Lower lr"
@@ -213,19 +183,32 @@ class Held:
                     f"this optimizer's step has written them, or a step was too large. Call held.project_()"
                 )
 
+    def _lost(self) -> int:
+        """How many projections had no root since the last call, on all ranks."""
+        counts = self._located().lost
+        count = sum(int(one) for one in counts)
+        for one in counts:
+            one.zero_()
+        groups = ranks_of(self.optimizer)
+        if groups:
+            total = torch.tensor([count], dtype=torch.int64, device=self._claims[0].tensor.device)
+            count = int(reduced([(total, groups)])[0])
+        return count
+
     @torch.no_grad()
     @full_precision()
     def project_(self) -> None:
         """Move every held weight to the nearest point of its space: after loading weights, say."""
         self._refuse_removed()
-        land_(self._claims)
+        land_(self._claims, ranks_of(self.optimizer))
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> dict[str, Any]:
         """The sizes taken from initial weights, and the float32 weights of half-precision ones, by name.
 
-        ``optimizer.state_dict()`` has them too, as ``"holonom"``: a checkpoint of the optimizer is enough.
+        ``optimizer.state_dict()`` has them too, as ``"holonom"``, and so have the optimizer's states that
+        ``torch.distributed.checkpoint`` takes and loads: a checkpoint of the optimizer is enough.
         """
         self._refuse_removed()
         return saved.state_of(self._claims)
@@ -235,22 +218,26 @@ class Held:
         self._refuse_removed()
         saved.check(self._claims, state_dict)
         saved.load_(self._claims, state_dict)
-        self._buckets = None
+        self._plan = None
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        state_dict[saved.KEY] = saved.merged(state_dict.get(saved.KEY), saved.state_of(self._claims))
+        own = saved.state_of(self._claims)
+        state_dict[saved.KEY] = saved.merged(state_dict.get(saved.KEY), own)
+        saved.into_groups_(state_dict["param_groups"], optimizer.param_groups, own, self._claims)
 
-    def _check_saved(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    def _check_saved(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        state_dict = saved.out_of_groups(state_dict)
         self._loading = state_dict.get(saved.KEY)
         if self._loading is None:
             saved.warn_missing(self._claims)
         else:
             saved.check(self._claims, self._loading)
+        return state_dict
 
     def _load(self, optimizer: Optimizer) -> None:
         if self._loading is not None:
             saved.load_(self._claims, self._loading)
-        self._loading, self._buckets = None, None
+        self._loading, self._plan = None, None
 
     # ── what holonom.project_(copy, like=held) reads ─────────────────────────────────────────────
 
@@ -279,15 +266,3 @@ def _allowed(claim: Claim) -> float:
     if claim.is_narrow or not has_nearest(space) or getattr(space, "iterations", None) is not None:
         return space.lost
     return max(ALLOWED, 2 * (getattr(space, "tolerance", None) or 0.0))
-
-
-def _largest(a: float, b: float) -> float:
-    return b if b != b or b > a else a
-
-
-def _angles(old: Tensor, new: Tensor, dims: int) -> Tensor:
-    """2·atan2(‖u − v‖, ‖u + v‖) of unit vectors, which has all digits of small angles."""
-    u, v = (x.flatten(-dims).double() for x in (old, new))
-    u, v = (x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (u, v))
-    apart, along = (torch.linalg.vector_norm(x, dim=-1) for x in (u - v, u + v))
-    return torch.nan_to_num(2 * torch.atan2(apart, along), nan=0.0).reshape(-1)

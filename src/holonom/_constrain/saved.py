@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._lines import users_line
+from .._sharding.shards import is_sharded, local, piece_of, whole
 from .._step.order import unwrapped
 from ..errors import CheckpointError
 from .claims import Claim
@@ -23,7 +24,10 @@ def state_of(claims: Sequence[Claim]) -> State:
     held: dict[str, dict[str, Any]] = {}
     for claim in claims:
         own: dict[str, Any] = {"space": claim.text}
-        own |= {name: x for name, x in (("sizes", claim.sizes), ("master", claim.master)) if x is not None}
+        master = claim.master
+        if master is not None and is_sharded(claim.parameter):
+            master = piece_of(claim.parameter).spread(master)
+        own |= {name: x for name, x in (("sizes", claim.sizes), ("master", master)) if x is not None}
         held[unwrapped(claim.name)] = own
     return {"format": FORMAT, "held": held}
 
@@ -31,6 +35,28 @@ def state_of(claims: Sequence[Claim]) -> State:
 def merged(one: State | None, other: State) -> State:
     """The state of several handles of one optimizer."""
     return other if one is None else {**other, "held": {**one["held"], **other["held"]}}
+
+
+def into_groups_(groups: Sequence[State], owned: Sequence[State], state: State, claims: Sequence[Claim]) -> None:
+    """Write the state of claims into the saved groups of their parameters, from where torch's distributed checkpoints
+    take it: of all else beside ``state`` and ``param_groups`` they know nothing."""
+    for group, live in zip(groups, owned, strict=True):
+        params = {id(p) for p in live["params"]}
+        names = [unwrapped(claim.name) for claim in claims if id(claim.parameter) in params]
+        if names:
+            group[KEY] = merged(group.get(KEY), {**state, "held": {name: state["held"][name] for name in names}})
+
+
+def out_of_groups(state_dict: State) -> State:
+    """A checkpoint of an optimizer with that state beside its groups instead of in them."""
+    found = state_dict.get(KEY)
+    for group in state_dict["param_groups"]:
+        if KEY not in state_dict and KEY in group:
+            found = merged(found, group[KEY])
+    if found is None:
+        return state_dict
+    groups = [{name: x for name, x in group.items() if name != KEY} for group in state_dict["param_groups"]]
+    return {**state_dict, KEY: found, "param_groups": groups}
 
 
 def check(claims: Sequence[Claim], state: Any) -> None:
@@ -66,7 +92,17 @@ def load_(claims: Sequence[Claim], state: State) -> None:
         master: Tensor | None = own.get("master")
         claim.master = None
         if master is not None and claim.is_narrow:
-            claim.master = master.to(claim.parameter.device, torch.float32, copy=True)
+            claim.master = _here(master, claim).to(claim.tensor.device, torch.float32, copy=True)
+
+
+def _here(x: Tensor, claim: Claim) -> Tensor:
+    """This rank's part of a saved tensor of a parameter's shape, whole or spread over ranks."""
+    if not is_sharded(claim.parameter):
+        return whole(x)
+    piece = piece_of(claim.parameter)
+    if is_sharded(x) and piece_of(x) == piece:
+        return local(x)
+    return piece.narrow(whole(x))
 
 
 def warn_missing(claims: Sequence[Claim]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,23 +65,98 @@ def normals(tiles: Tensor, streams: Tensor, seeds: Tensor, step: Tensor, draw: T
     return torch.stack(parts, -2).flatten(-3)
 
 
-class Layout:
-    """The tiles of a list of tensors, drawn together. ``shapes`` are those of one replica."""
+class Part(NamedTuple):
+    """A box of a larger tensor, whose elements keep their numbers in that: its shape, and where the box starts."""
 
-    def __init__(self, shapes: Sequence[torch.Size], streams: Sequence[int], device: torch.device) -> None:
+    whole: Sequence[int]
+    offset: Sequence[int]
+
+
+class Layout:
+    """The tiles of a list of tensors, drawn together. ``shapes`` are those of one replica.
+
+    A tensor with a :class:`Part` is a box of a larger one and gets the normals that the larger one has there: tiles
+    that the box touches are drawn, and its elements picked.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[torch.Size],
+        streams: Sequence[int],
+        device: torch.device,
+        parts: Sequence[Part | None] = (),
+    ) -> None:
         self.shapes, self.numbers = shapes, streams
         self.counts = [math.prod(shape) for shape in shapes]
-        tiles = [-(-count // TILE) for count in self.counts]
-        self.starts = [TILE * sum(tiles[:i]) for i in range(len(tiles))]
-        self.tiles = torch.cat([torch.arange(n) for n in tiles]).to(device)
-        numbers = [torch.full((n,), stream) for n, stream in zip(tiles, streams, strict=True)]
+        self.picks: list[Pick] = []
+        tiles: list[Tensor] = []
+        at = 0
+        for shape, part in zip(shapes, parts or [None] * len(shapes), strict=True):
+            own, pick = whole_tiles(math.prod(shape)) if part is None else tiles_of(shape, part)
+            self.picks.append(pick._replace(at=at, places=None if pick.places is None else pick.places.to(device)))
+            tiles.append(own)
+            at += TILE * len(own)
+        self.tiles = torch.cat(tiles).to(device)
+        numbers = [torch.full((len(own),), stream) for own, stream in zip(tiles, streams, strict=True)]
         self.streams = torch.cat(numbers).to(device)
 
     def draw(self, seeds: Tensor, step: Tensor, draw: int, fill: Callable[..., Tensor] = normals) -> list[Tensor]:
         """One float32 tensor of shape (*R, *shape) for every shape, from one call of ``fill``."""
         flat = fill(self.tiles, self.streams, seeds, step, draw & WORD)
-        pieces = zip(self.starts, self.counts, self.shapes, strict=True)
-        return [flat[..., at : at + n].reshape((*seeds.shape, *shape)) for at, n, shape in pieces]
+        return [
+            pick.of(flat, count).reshape((*seeds.shape, *shape))
+            for pick, count, shape in zip(self.picks, self.counts, self.shapes, strict=True)
+        ]
+
+
+class Pick(NamedTuple):
+    """Where a tensor's normals are among those that were drawn, from number ``at`` on.
+
+    ``rows`` runs of ``drawn`` numbers each, of which those from ``first`` on are used; or, where runs start anywhere
+    in their tiles, the ``places`` of all elements.
+    """
+
+    at: int = 0
+    rows: int = 1
+    drawn: int = 0
+    first: int = 0
+    places: Tensor | None = None
+
+    def of(self, flat: Tensor, count: int) -> Tensor:
+        if self.places is not None:
+            return flat[..., self.at :].index_select(-1, self.places)
+        if self.rows == 1:
+            return flat[..., self.at + self.first : self.at + self.first + count]
+        runs = flat[..., self.at : self.at + self.rows * self.drawn]
+        runs = runs.reshape(*runs.shape[:-1], self.rows, self.drawn)
+        return runs[..., self.first : self.first + count // self.rows]
+
+
+def whole_tiles(count: int) -> tuple[Tensor, Pick]:
+    return torch.arange(-(-count // TILE)), Pick()
+
+
+def tiles_of(shape: Sequence[int], part: Part) -> tuple[Tensor, Pick]:
+    """The tiles that a box of a tensor touches, and where its elements are in them."""
+    if not math.prod(shape):
+        return torch.arange(0), Pick()
+    cut = max((d for d, (n, size) in enumerate(zip(shape, part.whole, strict=True)) if n != size), default=0)
+    length = math.prod(shape[cut:])  # of a run of elements that follow each other
+    starts = torch.zeros((), dtype=torch.int64)
+    for d, (n, first) in enumerate(zip(shape, part.offset, strict=True)):
+        stride = math.prod(part.whole[d + 1 :])
+        places = first + (torch.arange(n) if d < cut else torch.arange(1))
+        starts = starts[..., None] + places * stride
+    starts = starts.flatten()
+    first = int(starts[0]) % TILE
+    if len(starts) == 1 or (length >= RUN and bool((starts % TILE == first).all())):
+        tiles = -(-(first + length) // TILE)
+        found = starts[:, None] // TILE + torch.arange(tiles)
+        return found.flatten(), Pick(rows=len(starts), drawn=TILE * tiles, first=first)
+    elements = (starts[:, None] + torch.arange(length)).flatten()
+    found, inverse = torch.unique(elements // TILE, return_inverse=True)
+    index = inverse * TILE + elements % TILE
+    return found, Pick(places=index.to(torch.int32) if len(found) * TILE < 1 << 31 else index)
 
 
 def uniforms(count: int, seeds: Tensor, step: Tensor, stream: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._devices import is_host
-from .._random.philox import Layout
+from .._random.philox import Layout, Part
 from .._torch import copy_, version
 from ..constraints.base import MOMENTA, Constraint
 from ..constraints.free import Free
@@ -24,6 +24,7 @@ MOVED = (*MOMENTA, "last_noise")  # state of a parameter's shape that is viewed 
 SIZES = "radius"  # state of a parameter whose radii or scales are those of its initial weights
 MAX_PARTS = 32  # selections that a bucket remembers
 MAX_STACKED = 65_536  # entries of a matrix; on a CPU a larger one keeps all cores busy, and the copy would not pay
+MAX_STACK = 1 << 24  # entries of a stack on a device: products fill it, and work on copies of one stack at a time
 MAX_PADDED = 1 << 20  # entries of a matrix; on a device smaller ones cost less than the launches of more stacks
 
 
@@ -32,14 +33,20 @@ def state_dtype(p: Tensor) -> torch.dtype:
     return p.dtype if p.dtype.itemsize >= 4 else torch.float32
 
 
-MAX_STACK = 1 << 24  # entries of a stack on a device: products fill it, and work on copies of one stack at a time
-
-
 class Bucket:
-    """Parameters of one space, dtype and device (and of one shape, where the space stacks them)."""
+    """Parameters of one space, dtype and device (and of one shape, where the space stacks them).
+
+    Where ranks hold parts of parameters, ``groups`` are the process groups that sums over all of them go over, and
+    ``counts`` says whether what is here is counted there.
+    """
+
+    counts: bool = True
+    is_part: bool = False  # whether entries have other numbers in their parameter than here
+    groups: tuple[Any, ...] = ()
 
     def __init__(self, space: Constraint, params: list[Tensor], states: list[State], names: list[str]) -> None:
         self.params, self.states, self.names = params, states, names
+        self.given = params  # as the optimizer has them; of a DTensor, ``params`` holds the local tensor
         self.device = params[0].device
         self.dtype = state_dtype(params[0])
         self.precision = params[0].dtype
@@ -50,7 +57,7 @@ class Bucket:
         self.streams = [int(s["stream"]) for s in states if "stream" in s]
         self.kept: dict[Any, Any] = {}  # what a backend needs to know of the memory; valid as long as the views
         self.constrained = [] if isinstance(space, Free) else params
-        self.constrained_ids = list(map(id, self.constrained))
+        self.constrained_ids = list(map(id, self.constrained))  # of those that are given
         self.shapes: list[torch.Size] = []
         self._kept_in: list[tuple[State, str]] = []
         self._memory: list[list[Any]] = []
@@ -68,6 +75,14 @@ class Bucket:
     def _count_freedom(self, space: Constraint) -> int:
         return sum(space.degrees_of_freedom(p.detach()) for p in self.params)
 
+    def landed_as(self) -> tuple[Constraint, list[Tensor]]:
+        """The space and the parameters of a unit that is moved to the nearest point."""
+        return self.space, self.params
+
+    def check_view(self, p: Tensor, name: str) -> None:
+        """Raise if the space cannot read a parameter that has moved in memory."""
+        self.space.check(p.detach(), name)
+
     def units(self) -> list[Bucket]:
         """Buckets of the parameters that are landed together: each by itself."""
         each = zip(self.params, self.states, self.names, strict=True)
@@ -76,6 +91,10 @@ class Bucket:
     @property
     def _joins(self) -> bool:
         return self._stacked or (self._flat and not torch.compiler.is_compiling())  # Inductor fuses loops by itself
+
+    def writes(self) -> list[int]:
+        """How often the constrained parameters were written in place."""
+        return list(map(version, self.constrained))
 
     def select(self, chosen: Sequence[bool]) -> Bucket | None:
         """The bucket of some of the parameters, such as those that have a gradient; None for none of them."""
@@ -86,11 +105,14 @@ class Bucket:
             if len(self._parts) == MAX_PARTS:
                 self._parts.clear()
             where = [i for i, yes in enumerate(key) if yes]
-            params, states = [self.params[i] for i in where], [self.states[i] for i in where]
-            part = Bucket(self.space, params, states, [self.names[i] for i in where])
+            part = self._part(where)
             part.elements = self.elements  # whether to compile must not depend on one step's gradients
             self._parts[key] = part
         return self._parts[key]
+
+    def _part(self, where: list[int]) -> Bucket:
+        params, states = [self.params[i] for i in where], [self.states[i] for i in where]
+        return Bucket(self.space, params, states, [self.names[i] for i in where])
 
     # ── views ────────────────────────────────────────────────────────────────────────────────────
 
@@ -100,14 +122,17 @@ class Bucket:
         # A tensor subclass without an address of its own does not say where its memory is.
         if memory == self._memory and all(memory[0]):
             return False
-        for state in self.states:  # momenta are written through views, by others than steps, too
-            state.update({name: self.space.readable(state[name]) for name in MOVED if name in state})
+        for number, state in enumerate(self.states):  # momenta are written through views, by others than steps, too
+            self._keep_readable(number, {name: state[name] for name in MOVED if name in state})
         self._kept_in = [
             (s, name) for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream"
         ]
         self._memory, self._views, self.kept = self._locate(), [], {}
         self._copied = [i for i, p in enumerate(self.params) if not self.space.is_view(p)]
         return True
+
+    def _keep_readable(self, number: int, moved: State) -> None:
+        self.states[number].update({name: self.space.readable(x) for name, x in moved.items()})
 
     @property
     def memory(self) -> list[list[Any]]:
@@ -260,8 +285,13 @@ class Bucket:
             slots = self.space.slots[:1] if overdamped else self.space.slots[1:]
             tensors = [*self.params, *(state[slot] for slot in slots for state in self.states)]
             streams = [2 * stream + part for part in range(1 + len(slots)) for stream in self.streams]
-            self._layouts[key] = Layout([x.shape[replica_dims:] for x in tensors], streams, self.device)
+            shapes = [x.shape[replica_dims:] for x in tensors]
+            self._layouts[key] = Layout(shapes, streams, self.device, self._noise_parts(slots))
         return self._layouts[key]
+
+    def _noise_parts(self, slots: Sequence[str]) -> list[Part | None]:
+        """Of the tensors of a :class:`Layout`: where they lie in larger ones, if they do."""
+        return []
 
 
 def make_buckets(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 
 from .._lines import users_line
 from .._random import seeds
+from .._sharding.shards import is_sharded, local, whole
+from .._sharding.state import replaced
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
 from . import sgd
@@ -24,6 +26,9 @@ from .joint import bucket_of, units
 from .order import in_order_of
 from .rates import Rates
 from .state import FORMAT, Landed
+
+if TYPE_CHECKING:
+    from .._sharding.ranks import Ranks
 
 ADDED = {"stream", "clock", REFERENCE, SUMS}  # state that is not always written
 _MUST_AGREE = {
@@ -40,11 +45,13 @@ class Checkpointed(Optimizer):
     _buckets: Callable[[], list[list[Bucket]]]
     _reset_caches: Callable[[], None]
     _warn_skipped: Callable[[], None]
+    _ranks: Ranks | None
 
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint. Nothing is moved: weights that were edited since the last step are taken up by the next one,
         here as in the run that is resumed."""
         self._buckets()  # complete groups that a library put into param_groups
+        self._settle()
         self._warn_skipped()
         held = {id(p) for group in self.param_groups for p in group["params"]}
         # torch has no number for a parameter whose group was removed from the list.
@@ -75,6 +82,9 @@ class Checkpointed(Optimizer):
 
         def after_load(_: Optimizer) -> None:
             restore(self.param_groups, before, self.state, loaded)
+            for p, space in self._spaces.items():
+                if is_sharded(p) and p in self.state:
+                    replaced(space, p, self.state[p])
             warning.append(seeds.keep_given(self.param_groups, before, self.defaults))
             undo_landings(self.param_groups, self._spaces, self.state, landed)
             self._reset_caches()
@@ -113,8 +123,14 @@ class Checkpointed(Optimizer):
             group["seed_given"] = True
         self.defaults |= {"seed": seed, "seed_given": True}
 
+    def _settle(self) -> None:
+        """Write what owners of gathered parameters keep into the state: all ranks come here together."""
+        if self._ranks is not None:
+            self._ranks.settle()
+
     def __getstate__(self) -> dict[str, Any]:
         self._buckets()
+        self._settle()
         names = ("_spaces", "_default_space", "_landings", "guard_gradients", "_said")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
@@ -239,9 +255,10 @@ def undo_landings(
             records = {p: landed[p] for p in unit if p in landed}
             if records and all(record.unchanged(p) for p, record in records.items()):
                 for p, record in records.items():
-                    p.detach().copy_(record.before)
+                    local(p).detach().copy_(record.before)
                 if group["step"] or space.takes_sizes:
                     continue
-                if not agrees(bucket_of(space, unit, [state[p] for p in unit], names)):
+                own = [{name: whole(x) for name, x in state[p].items()} for p in unit]
+                if not agrees(bucket_of(space, [whole(p) for p in unit], own, names)):
                     for p, record in records.items():
-                        p.detach().copy_(record.after)
+                        local(p).detach().copy_(record.after)

@@ -48,12 +48,12 @@ def memory(state: dict[Tensor, State]) -> list[int]:
 def record(sums: Tensor, buckets: Sequence[Bucket], backend: Eager, skip: Tensor | None) -> None:
     """Add f·∇U and div f of a step's positions before they move; a skipped step adds nothing."""
     found = [
-        torch.stack(bucket.space.virial(phase, force, reference)).to(sums)
+        (bucket, torch.stack(bucket.space.virial(phase, force, reference)).to(sums))
         for bucket, phases, forces in zip(buckets, backend.phases, backend.forces, strict=True)
         for phase, force, reference in zip(phases, forces, bucket.state_like_phases(REFERENCE), strict=True)
         if force is not None
     ]
-    total = torch.stack(found).sum(0)
+    total = backend.total(found)
     sums.add_(total if skip is None else torch.where(skip.to(sums.device), 0.0, total))
 
 

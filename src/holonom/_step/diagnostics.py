@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ from .integrate import Phase, over
 from .letters import plain
 from .watch import Watch, thermostats
 
+if TYPE_CHECKING:
+    from .._sharding.backend import Spread
+    from .._sharding.ranks import Ranks
+
 
 class Diagnosed(Optimizer):
     """Diagnostic methods of an optimizer."""
@@ -32,6 +36,7 @@ class Diagnosed(Optimizer):
     _buckets: Callable[[], list[list[Bucket]]]
     _note: Callable[[Iterable[Tensor]], None]
     _watch: Watch
+    _ranks: Ranks | None
 
     def check(self) -> None:
         """Raise if a step was skipped on the device, a thermostat has run away or a constraint is lost.
@@ -77,12 +82,25 @@ class Diagnosed(Optimizer):
         """
         found = self._buckets()
         self._warn_skipped()
-        return [worst(buckets, lambda space, x: space.residual(x)) for buckets in found]
+        return [self._worst(g, buckets, False) for g, buckets in zip(self.param_groups, found, strict=True)]
 
     @torch.no_grad()
     def cotangencies(self) -> list[float]:
         """Per group: the largest |∇g·p|, how far a momentum points off its manifold."""
-        return [worst(b, lambda space, x: space.cotangency(x), moving=True) for b in self._buckets()]
+        return [self._worst(g, buckets, True) for g, buckets in zip(self.param_groups, self._buckets(), strict=True)]
+
+    def _spread(self, group: dict[str, Any]) -> Spread | None:
+        """What moves of a group where ranks hold parts of it."""
+        return None if self._ranks is None else self._ranks.spread(group, [p for p in group["params"] if p.numel()])
+
+    def _worst(self, group: dict[str, Any], buckets: list[Bucket], of_momenta: bool) -> float:
+        """The largest violation of a constraint, or of what momenta satisfy."""
+        if of_momenta:
+            found = worst(buckets, lambda space, x: space.cotangency(x), moving=True)
+        else:
+            found = worst(buckets, lambda space, x: space.residual(x))
+        spread = self._spread(group)
+        return found if spread is None else spread.largest(found)
 
     @torch.no_grad()
     def temperatures(self, kind: str = "kinetic") -> list[float]:
@@ -105,7 +123,7 @@ class Diagnosed(Optimizer):
         if kind != "kinetic":
             raise ValueError(f'kind of temperature must be "kinetic" or "configurational", got {kind!r}')
         pairs = zip(self.param_groups, all_buckets, strict=True)
-        return [kinetic_temperature(group, buckets) for group, buckets in pairs]
+        return [kinetic_temperature(group, buckets, self._spread(group)) for group, buckets in pairs]
 
     @torch.no_grad()
     def record_temperatures(self, on: bool = True) -> None:
@@ -126,11 +144,16 @@ class Diagnosed(Optimizer):
     @torch.no_grad()
     def project_(self) -> None:
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
-        for buckets in self._buckets():
+        found = self._buckets()
+        if self._ranks is not None:
+            self._ranks.take_over()
+        for buckets in found:
             for bucket in buckets:
                 bucket.refresh()
                 edits.project_(bucket)
-                self._note(bucket.params)
+                self._note(bucket.given)
+        if self._ranks is not None:
+            self._ranks.send(self._ranks.members())
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
@@ -147,17 +170,19 @@ class Diagnosed(Optimizer):
 @full_precision()
 def worst(buckets: Iterable[Bucket], measure: Callable[[Constraint, Phase], Tensor], moving: bool = False) -> float:
     """The largest value of a diagnostic over all phases, or over those with a momentum."""
-    phases = [(b.space, x) for b in buckets for x in b.phases() if not moving or x.p is not None]
+    phases = [(b.space, x) for b in buckets for x in b.phases() if (not moving or x.p is not None) and b.elements]
     return max((float(measure(space, x)) for space, x in phases), default=0.0)
 
 
 @full_precision()
-def kinetic_temperature(group: dict[str, Any], buckets: list[Bucket]) -> float:
+def kinetic_temperature(group: dict[str, Any], buckets: list[Bucket], spread: Spread | None = None) -> float:
     """pᵀp / degrees of freedom; NaN where there are no momenta or nothing is free to move."""
-    freedom = sum(b.degrees_of_freedom for b in buckets)
+    freedom = sum(b.degrees_of_freedom for b in buckets) if spread is None else spread.degrees_of_freedom
     if compile_word(group["scheme"]).overdamped or not freedom:
         return math.nan
-    momenta = [m for b in buckets for x in b.phases() for m in b.space.tangent(x)]
     momentum = group.get("momentum")
     ratio = 1.0 if momentum is None else position_temperature(group["scheme"], plain(momentum))
+    if spread is not None:
+        return spread.kinetic_energy(buckets) * float(ratio) / freedom
+    momenta = [m for b in buckets for x in b.phases() for m in b.space.tangent(x)]
     return sum(float((over(ratio, m) * m.square()).sum()) for m in momenta) / freedom

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._devices import is_host
-from .._torch import full_precision, version
+from .._torch import full_precision
 from ..constraints import Free
 from ..constraints.base import Constraint, widened
 from ..errors import ConstraintError
@@ -26,7 +26,7 @@ def kind_of(p: Tensor) -> Kind:
 
 def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
     """model.to() leaves the state behind. Another order in memory is no reason to refuse."""
-    for p, name in zip(bucket.params, bucket.names, strict=True):
+    for p, name in zip(bucket.given, bucket.names, strict=True):
         dtype, device, shape = kinds[p]
         if p.dtype != dtype or p.device != device:
             raise RuntimeError(
@@ -39,7 +39,7 @@ def refuse_moved(bucket: Bucket, kinds: dict[Tensor, Kind]) -> None:
                 f"build the optimizer again"
             )
         if not bucket.space.traits.joint:
-            bucket.space.check(p.detach(), name)
+            bucket.check_view(p, name)
 
 
 def refuse_gradients(bucket: Bucket, gradients: Sequence[Tensor]) -> None:
@@ -80,10 +80,11 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> 
     space = bucket.space
     now = type(space).adopt_ is Constraint.adopt_ or (space.traits.can_fail and not is_host(bucket.device))
     for unit in bucket.units():
-        if all(version(p) == versions[id(p)] for p in unit.params):
+        known = list(map(versions.__getitem__, unit.constrained_ids))
+        if unit.writes() == known:
             continue
         # Of a loaded checkpoint, what rounding left since the last polish must not be taken for an edit.
-        fits = is_near if any(versions[id(p)] == UNKNOWN for p in unit.params) else agrees
+        fits = is_near if UNKNOWN in known else agrees
         if not fits(unit):
             here, q = gather(space, unit.params, unit.names, unit.states[0].get(SIZES))
             name = ", ".join(unit.names)
@@ -97,7 +98,7 @@ def refuse_unlandable(bucket: Bucket, versions: dict[int, int], first: bool) -> 
         elif first:
             here, q = gather(space, unit.params, unit.names, unit.states[0].get(SIZES))
             lift_(here, q, unit.states[0])
-    versions.update({id(p): version(p) for p in bucket.params})
+    versions.update(zip(bucket.constrained_ids, bucket.writes(), strict=True))
 
 
 def refuse_non_finite(space: Constraint, p: Tensor, name: str) -> None:
@@ -121,10 +122,11 @@ def project_(bucket: Bucket) -> None:
     if isinstance(bucket.space, Free):
         return
     for unit in bucket.units():
-        here, q = gather(bucket.space, unit.params, unit.names, unit.states[0].get(SIZES))
+        space, params = unit.landed_as()
+        here, q = gather(space, params, unit.names, unit.states[0].get(SIZES))
         refuse_non_finite(here, q, ", ".join(unit.names))
         here.land_(q, ", ".join(unit.names))
-        scatter_(here, unit.params, q)
+        scatter_(here, params, q)
         if here.traits.can_fail:  # to rounding, where a step takes up what is farther off
             lift_(here, q, unit.states[0])
     adopt_([bucket])
@@ -145,11 +147,13 @@ def make_tangent_(bucket: Bucket) -> None:
 @full_precision()
 def drop_normal_parts_(bucket: Bucket) -> None:
     """Remove from the momenta what letters may leave off the tangent space. Other momenta are not written."""
-    for phase in bucket.phases():
+    phases = bucket.phases()
+    for phase in phases:
         if phase.p is not None:
             for momentum, tangent in zip(phase.momenta(), bucket.space.tangent(phase), strict=True):
                 if momentum is not tangent:
                     momentum.copy_(tangent)
+    bucket.keep_momenta(phases)
 
 
 def is_near(bucket: Bucket) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .._random import seeds
+from .._sharding.agreement import agree_on, refuse_groups, refuse_placements, sharded
 from ..constraints import Constraint, Free
 from ..ensemble.known import replica_dims
 from . import cautions, edits, hyper, keys, sgd, thermostat
@@ -31,18 +32,24 @@ class Grouped(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        group = seeds.noted(hyper.as_plain(sgd.take_terms(param_group, self.defaults)))
-        keys.check_keys(group, self.defaults, self.param_groups)
-        space = group.pop("constraint", self._default_space) or Free()
-        if not isinstance(space, Constraint):
-            raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
-        space = space.with_view(None)  # parameters without a module are read as they are
-        hyper.check_group({**self.defaults, **group}, space)
-        if isinstance(group["params"], set):
-            raise TypeError("optimizer parameters need to be organized in ordered collections: give a list, not a set")
-        params = group["params"] = states.without_duplicates(group["params"])
-        known = {id(p) for other in self.param_groups for p in other["params"]}
-        states.check_params([x[1] if isinstance(x, tuple) else x for x in params], known)
+        given = param_group.get("params")
+        if isinstance(given, Iterator):
+            given = list(given)  # it would be empty the second time
+            param_group = {**param_group, "params": given}
+        found = sharded(given)
+        if not found:
+            group, space = self._new_group(param_group)
+        else:
+            problem, space = None, Free()
+            try:
+                refuse_placements(found)
+                group, space = self._new_group(param_group)
+                refuse_groups({**self.defaults, **group}, space)
+            except Exception as error:
+                problem = error
+            settings = {} if problem else {**self.defaults, **group}
+            agree_on(problem, settings, space, given, found)
+        params, known = group["params"], {id(p) for other in self.param_groups for p in other["params"]}
         super().add_param_group(group)
         group = self.param_groups[-1]
         thermostat.complete(group)
@@ -51,7 +58,7 @@ class Grouped(Optimizer):
             hyper.check_replicas(group)
             hyper.to_parameters(group)
             space = space.over_replicas(replica_dims(group["params"], group["seed"]))
-            names = states.names_of(group, len(known) - len(params))
+            names = states.names_of(group, len(known))
             landings = states.create(group, space, group["params"], names, self.state, self._landed)
             if group["params"]:
                 states.create_shared(group, self.state)
@@ -68,6 +75,22 @@ class Grouped(Optimizer):
             cautions.warn_once({len(self.param_groups) - 1: group}, self._said)
         else:
             self._landings += landings
+
+    def _new_group(self, param_group: dict[str, Any]) -> tuple[dict[str, Any], Constraint]:
+        """A new group and its space, both as this optimizer keeps them; raises for what they may not be."""
+        group = seeds.noted(hyper.as_plain(sgd.take_terms(param_group, self.defaults)))
+        keys.check_keys(group, self.defaults, self.param_groups)
+        space = group.pop("constraint", self._default_space) or Free()
+        if not isinstance(space, Constraint):
+            raise TypeError(f"constraint must be a holonom.constraints object or None, got {space!r}")
+        space = space.with_view(None)  # parameters without a module are read as they are
+        hyper.check_group({**self.defaults, **group}, space)
+        if isinstance(group["params"], set):
+            raise TypeError("optimizer parameters need to be organized in ordered collections: give a list, not a set")
+        group["params"] = states.without_duplicates(group["params"])
+        known = {id(p) for other in self.param_groups for p in other["params"]}
+        states.check_params([x[1] if isinstance(x, tuple) else x for x in group["params"]], known)
+        return group, space
 
     def _adopt(self, number: int, group: dict[str, Any]) -> None:
         """Complete a group that was put into ``param_groups`` without :meth:`add_param_group`, as some libraries do."""

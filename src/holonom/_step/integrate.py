@@ -163,6 +163,14 @@ class Eager:
     def positions(self) -> list[Tensor]:
         return [x.q for phases in self.phases for x in phases]
 
+    def lost(self, skip: Tensor) -> Tensor:
+        """Whether a projection had no root, on the device."""
+        return ~torch.stack([q.isfinite().all() for q in self.positions()]).all()
+
+    def total(self, parts: Sequence[tuple[Bucket, Tensor]]) -> Tensor:
+        """The sum of one number, or several, a bucket; over all ranks where they hold parts of it."""
+        return torch.stack([value for _, value in parts]).sum(0)
+
     def end(self, skip: Tensor | None) -> None:
         """Write parameters and state; where ``skip`` is true on the device they stay as they were."""
         for bucket, views, phases in zip(self.buckets, self.views, self.phases, strict=True):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._random.philox import Layout
+from .._sharding.shards import is_sharded, whole, write_
 from .._torch import copy_
 from ..constraints.base import Constraint
 from .buckets import Bucket, State
@@ -106,26 +107,32 @@ def gather(
 ) -> tuple[Constraint, Tensor]:
     """The space of a unit and the tensor it holds for: the parameter itself, or the vector of all of them.
 
+    A DTensor is gathered: all of its ranks call this together, and :func:`scatter_` after it.
+
     ``sizes`` are those that the parameter's state keeps, where the space takes them from the initial weights.
     """
     if not space.traits.joint:
-        return space.held_at(sizes), params[0].detach()
+        return space.held_at(sizes), whole(params[0])
     space = space.joined(params, names)
     return space, joined(space, params)
 
 
 def scatter_(space: Constraint, params: list[Tensor], q: Tensor) -> None:
-    """Write the vector of :func:`gather` back into the parameters."""
-    if space.traits.joint:
+    """Write the tensor of :func:`gather` back into the parameters, where it is a copy."""
+    if not space.traits.joint:
+        for p in params:
+            if is_sharded(p):
+                write_(p, q)
+    else:
         dims = leading(space)
         parts = torch.split(q, [p.shape[dims:].numel() for p in params], -1)
         for p, part in zip(params, parts, strict=True):
-            p.detach().copy_(part.reshape(p.shape))
+            write_(p, part.reshape(p.shape))
 
 
 def joined(space: Constraint, params: Sequence[Tensor]) -> Tensor:
     dims = leading(space)
-    return torch.cat([p.detach().reshape(*p.shape[:dims], -1) for p in params], -1)
+    return torch.cat([whole(p).reshape(*p.shape[:dims], -1) for p in params], -1)
 
 
 def leading(space: Constraint) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import init
+from .._sharding.shards import is_sharded, local
 from .._torch import full_precision
 from ..constraints import Circle, Constraint, Free, Orthogonal, Sphere
 from ..ensemble.known import replica_dims
@@ -67,8 +68,8 @@ def project_(target: nn.Module | Iterable[dict[str, Any]], like: Langevin | Held
             scatter_(here, copies, q)
         landed += zip(params, copies, strict=True)
     for p, q in landed:
-        if not torch.equal(p, q):  # equal values are no edit
-            p.copy_(q)
+        if not torch.equal(local(p), local(q)):  # equal values are no edit
+            local(p).copy_(local(q))
 
 
 @torch.no_grad()
@@ -102,6 +103,11 @@ def init_(groups: Iterable[dict[str, Any]] | Langevin, generator: torch.Generato
             raise ConstraintError(
                 f"init_: {space!r} on {', '.join(names)} has no law to draw from; initialise these weights, move "
                 f"them onto it by project_([group]), and give init_ the other groups"
+            )
+        if is_sharded(params[0]):
+            raise ConstraintError(
+                f"init_: {names[0]} is a DTensor, and ranks would draw its parts from generators of their own; call "
+                f"init_ before the model is sharded"
             )
         space.check(params[0].detach(), names[0])
     for space, (p,), _ in places:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._random import philox
+from .._sharding.shards import local
 from .._torch import full_precision, has_triton
 from ..constraints.base import MOMENTA
 from ..scheme import OVERDAMPED, Op, compile_word
@@ -19,6 +20,9 @@ from .hyper import settings
 from .integrate import Eager, Normals, Scalar, over
 from .letters import NUMBERS, Numbers, make_ready, plain
 
+if TYPE_CHECKING:
+    from .._sharding.backend import Spread
+
 Group = dict[str, Any]
 Gradients = Sequence[Sequence[Tensor]]
 
@@ -27,15 +31,20 @@ COMPILE_AFTER = 5_000_000_000  # weights × steps after which the time saved exc
 DRAW_COST = 10  # a draw takes about as long as ten letters, so that compiling it pays ten times sooner
 DRAW_CALL = 26_000  # elements that take as long to draw as the call itself
 FORCES = frozenset("BLM")
+DRAWS = frozenset("ODFLM")
 KERNEL_DEVICES = {"cuda"}  # tests add "cpu", where Triton's interpreter runs the kernels
 
 
 class Work(NamedTuple):
-    """A group, its buckets that move at this step, and their gradients; None at steps where it takes no gradient."""
+    """A group, its buckets that move at this step, and their gradients; None at steps where it takes no gradient.
+
+    ``spread``: where ranks hold parts of the group's parameters, what moves on all of them together.
+    """
 
     group: Group
     buckets: list[Bucket]
     gradients: Gradients | None
+    spread: Spread | None = None
 
     def on_device(self, flag: Tensor | None) -> Tensor | None:
         """A flag where the group's parameters are."""
@@ -56,7 +65,7 @@ def move(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor 
     """
     group, scheme = work.group, compile_word(work.group["scheme"])
     lr, in_sgd_terms = plain(group["lr"]), group.get("momentum") is not None
-    if work.buckets and (in_sgd_terms or not (isinstance(lr, float) and lr == 0.0)):
+    if (work.buckets or work.spread) and (in_sgd_terms or not (isinstance(lr, float) and lr == 0.0)):
         owed = owed_at_start(group, lr) if group["owed"] is None else group["owed"]
         h = run_again(work, owed, skip)
         if h is None:
@@ -71,7 +80,7 @@ def move(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor 
 
 def run_again(work: Work, owed: Scalar, skip: Tensor | None) -> Scalar | None:
     """Make the kernel launches of the last step again and return its h, if they would be the same; else None."""
-    launches = work.buckets[0].kept.get("launches")
+    launches = work.buckets[0].kept.get("launches") if work.spread is None else None
     if launches is None or not launches.key or work.gradients is None:
         return None
     same = launches.fit(work.buckets, launch_key(work.group, owed), skip)
@@ -83,7 +92,7 @@ def keep_launches(work: Work, owed: Scalar, numbers: Numbers) -> Scalar:
 
     Numbers that may change in place and those of a thermostat are read at every step.
     """
-    launches = work.buckets[0].kept.get("launches")
+    launches = work.buckets[0].kept.get("launches") if work.spread is None else None
     if launches is not None and launches.lasting and numbers._replace(owed=0.0).on_host and numbers.rescale == 1.0:
         *others, _ = key = launch_key(work.group, owed)
         if "E" not in work.group["scheme"] and not any(isinstance(x, Tensor) for x in others):
@@ -97,11 +106,11 @@ def launch_key(group: Group, owed: Scalar) -> tuple[Any, ...]:
 
 def rescale_resting_(work: Work, state: dict[Tensor, State], factor: Scalar, skip: Tensor | None) -> None:
     """Multiply the momenta of parameters without a gradient: a schedule leaves their velocities p/h alone, too."""
-    moving = {id(p) for bucket in work.buckets for p in bucket.params}
+    moving = {id(p) for bucket in work.buckets for p in bucket.given}
     for p in work.group["params"]:
         for name in (*MOMENTA, "slack_momentum") if id(p) not in moving else ():
             if name in state[p]:
-                momentum = state[p][name]
+                momentum = local(state[p][name])
                 scaled = momentum * over(factor.to(momentum) if isinstance(factor, Tensor) else factor, momentum)
                 momentum.copy_(scaled if skip is None else torch.where(skip.to(p.device), momentum, scaled))
 
@@ -110,7 +119,7 @@ def pay_owed(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Ten
     """Run the letters that a rotated word still owes, without ending a step."""
     group, tail = work.group, compile_word(work.group["scheme"]).tail
     owed = group["owed"]
-    if tail and work.buckets and (isinstance(owed, Tensor) or owed):
+    if tail and (work.buckets or work.spread) and (isinstance(owed, Tensor) or owed):
         skip = run(work, state[group["params"][0]], tail, Numbers.of(group, 0.0, owed), skip, ends_step=False)
         group["owed"] = 0.0 if skip is None else owed_next(owed, 0.0, skip)
     return skip
@@ -168,12 +177,13 @@ def run(
     ``anchor`` is the state of the group's first parameter, where its clock and thermostat are. ``adopt``: take up
     positions that were written from outside since the last step.
     """
-    group, buckets, gradients = work
-    space = buckets[0].space
+    group, buckets, gradients, spread = work
+    space = buckets[0].space if spread is None else spread.space
     forceless = FORCES.isdisjoint([op.letter for op in program])
     records = ends_step and gradients is not None and not forceless and configurational.SUMS in anchor
-    backend = choose_backend(group, buckets, records)
-    noise = Noise(group, anchor, buckets, overdamped=program[0].letter in OVERDAMPED)
+    backend = choose_backend(group, buckets, records) if spread is None else spread.backend(group, buckets, records)
+    elements = None if spread is None else spread.elements
+    noise = Noise(group, anchor, buckets, program[0].letter in OVERDAMPED, elements)
     xi = anchor["thermostat"].clone() if "thermostat" in anchor else None
     draw = 0 if ends_step else -len(program)  # draws of synchronize() are not those of the step that follows
     sign = -1.0 if group["maximize"] else 1.0
@@ -186,21 +196,22 @@ def run(
             backend.run(make_ready(ops, draw, numbers, xi, space.traits.geodesic), noise, polish)
             draw += len(ops)
             if update is not None and xi is not None:
-                freedom = sum(b.degrees_of_freedom for b in buckets) / xi.numel()
+                freedom = sum(b.degrees_of_freedom for b in buckets) if spread is None else spread.degrees_of_freedom
                 kinetic = backend.kinetic_energy(xi.ndim).to(xi)
-                xi = thermostat.updated(xi, numbers.time(update), numbers, kinetic, freedom)
+                xi = thermostat.updated(xi, numbers.time(update), numbers, kinetic, freedom / xi.numel())
         if skip is not None and space.traits.can_fail:  # a projection without a root shows only when it is done
-            skip = skip | ~torch.stack([q.isfinite().all() for q in backend.positions()]).all()
+            skip = skip | backend.lost(skip)
         backend.end(skip)
     if xi is not None:
         anchor["thermostat"].copy_(xi if skip is None else torch.where(skip, anchor["thermostat"], xi))
     return skip
 
 
-def choose_backend(group: Group, buckets: list[Bucket], records: bool = False) -> Eager:
+def choose_backend(group: Group, buckets: list[Bucket], records: bool = False, elements: int | None = None) -> Eager:
     """By sizes and counts alone, never by a clock: a resumed run changes backends at the same step.
 
     ``records``: positions and forces are looked at between ``begin`` and ``run``, so they must be tensors.
+    ``elements``: of the group on all ranks, where they hold parts of it.
     """
     if not buckets[0].space.traits.rowwise:
         return Eager()
@@ -208,7 +219,7 @@ def choose_backend(group: Group, buckets: list[Bucket], records: bool = False) -
         from .._backends.triton import Triton
 
         return Triton(group["seed"])
-    if not pays(group, sum(b.elements for b in buckets)):
+    if not pays(group, sum(b.elements for b in buckets) if elements is None else elements):
         return Eager()
     from .._backends.inductor import Inductor
 
@@ -219,6 +230,8 @@ def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
     """Whether a GPU's kernels can run this step. ``fuse=False`` keeps to the reference, as traces do."""
     if buckets[0].device.type not in KERNEL_DEVICES or group["fuse"] is False or not has_triton():
         return False
+    if DRAWS & set(group["scheme"]) and any(bucket.is_part for bucket in buckets):
+        return False  # kernels number the noise by the places of local entries
     from .._backends.triton import fits
 
     seed = group["seed"]
@@ -236,8 +249,11 @@ def pays(group: Group, elements: int) -> bool:
 class Noise:
     """Normals by bucket and draw: what a group's seed, its clock and a parameter's stream make of a draw's number."""
 
-    def __init__(self, group: Group, anchor: State, buckets: list[Bucket], overdamped: bool) -> None:
-        self.group, self.buckets, self.overdamped = group, buckets, overdamped
+    def __init__(
+        self, group: Group, anchor: State, buckets: list[Bucket], overdamped: bool, elements: int | None = None
+    ) -> None:
+        self.group, self.overdamped = group, overdamped
+        self.elements = sum(b.elements for b in buckets) if elements is None else elements
         self.seed, self.clock = group["seed"], anchor["clock"]
 
     def __call__(self, bucket: Bucket, draw: int) -> list[Normals]:
@@ -246,7 +262,7 @@ class Noise:
 
     def fill(self) -> Callable[..., Tensor]:
         """The function that draws; compiled where that pays."""
-        if pays(self.group, DRAW_COST * (DRAW_CALL + sum(b.elements for b in self.buckets))):
+        if pays(self.group, DRAW_COST * (DRAW_CALL + self.elements)):
             from .._backends.inductor import compiled_normals
 
             return compiled_normals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor
 
 from .._lines import users_line
-from .._torch import version
+from .._sharding.shards import is_sharded, local, writes
+from .._sharding.state import placed
 from ..constraints import Free
 from ..constraints.base import MOMENTA, Constraint, Landing
 from ..errors import ConstraintError
@@ -42,14 +42,14 @@ class Landed(NamedTuple):
 
     def unchanged(self, p: Tensor) -> bool:
         """The count does not see what is written through ``.data``."""
-        return version(p) == self.version and torch.equal(p.detach(), self.after)
+        return writes(p) == self.version and torch.equal(local(p).detach(), self.after)
 
 
 def unland_(landed: dict[Tensor, Landed], params: Iterable[Tensor]) -> None:
     """Put weights back as they came: their optimizer could not be built."""
     for p in params:
         if p in landed:
-            p.detach().copy_(landed.pop(p).before)
+            local(p).detach().copy_(landed.pop(p).before)
 
 
 def without_duplicates(params: Any) -> list[Any]:
@@ -80,18 +80,7 @@ def check_params(params: list[Any], known: set[int]) -> None:
                 f"a parameter of shape {tuple(p.shape)} is {p.dtype}: holonom moves real floating-point tensors; "
                 f"hold real and imaginary parts as two parameters (torch.view_as_real)"
             )
-        if _is_sharded(p):
-            raise TypeError(
-                f"a parameter of shape {tuple(p.shape)} is a DTensor, spread over several devices: constraints, noise "
-                f"and temperatures need whole tensors. Wrap the model in DistributedDataParallel, which keeps them "
-                f"whole, or leave this parameter out of fully_shard (ignored_params)"
-            )
         known.add(id(p))
-
-
-def _is_sharded(p: Tensor) -> bool:
-    distributed = sys.modules.get("torch.distributed.tensor")  # a slow import; before it there are no DTensors
-    return distributed is not None and isinstance(p, distributed.DTensor)
 
 
 def names_of(group: dict[str, Any], first: int) -> list[str]:
@@ -116,7 +105,8 @@ def create(
     first = 1 + max((int(s["stream"]) for s in state.values() if "stream" in s), default=-1)  # no stream twice
     recorded = any(SUMS in state.get(p, {}) for p in group["params"])  # the group's temperature, before these joined
     for unit, own in units(space, params, names):
-        here, q = gather(space, unit, own)
+        # Flat space has nothing to gather of a DTensor.
+        here, q = (space, unit[0].detach()) if isinstance(space, Free) else gather(space, unit, own)
         name = ", ".join(own)
         here.check(q, name)
         if not isinstance(space, Free) and not bool(q.isfinite().all()):
@@ -124,11 +114,12 @@ def create(
         sizes = here.sizes(q, name) if q.numel() else None
         here = here.held_at(sizes)
         if q.numel() and not isinstance(space, Free):
-            before = [p.detach().clone() for p in unit]
+            before = [local(p).detach().clone() for p in unit]
             landing = here.land_(q, name)
             if landing.moved:
                 scatter_(here, unit, q)
-                landed |= {p: Landed(b, p.detach().clone(), version(p)) for p, b in zip(unit, before, strict=True)}
+                after = [local(p).detach().clone() for p in unit]
+                landed |= {p: Landed(b, a, writes(p)) for p, b, a in zip(unit, before, after, strict=True)}
             frozen = any(not p.requires_grad for p in unit)
             landings.append((space, landing._replace(frozen=landing.moved if frozen else 0), name))
         for p in unit:
@@ -136,7 +127,8 @@ def create(
             first += 1
             if not scheme.overdamped:
                 momentum = torch.zeros_like(p.detach(), dtype=state_dtype(p))
-                state[p][space.momentum_name(p.detach())] = space.readable(momentum)
+                momentum_name = space.momentum_name(q if len(unit) == 1 else p.detach())
+                state[p][momentum_name] = momentum if is_sharded(p) else space.readable(momentum)
             elif scheme.word == "M":
                 state[p]["last_noise"] = torch.zeros_like(p.detach(), dtype=state_dtype(p))
             if sizes is not None:
@@ -144,6 +136,7 @@ def create(
             if recorded:
                 state[p][REFERENCE] = p.detach().to(state_dtype(p), copy=True)
         lift_(here, q, state[unit[0]])
+        placed(space, unit[0], state[unit[0]])
     return landings
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from .._sharding.shards import is_sharded
 from .._step.integrate import Normals, Phase, Scalar, add_scaled_
 from ..errors import ConstraintError
 
@@ -115,6 +116,24 @@ class Constraint:
 
     def held_at(self, sizes: Tensor | None) -> Constraint:
         """The space of one parameter whose :meth:`sizes` are these; itself where there are none."""
+        return self
+
+    # ── tensors that are spread over ranks ───────────────────────────────────────────────────────
+
+    def reach(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """How many neighbouring entries of a block there are along each dimension of a tensor of this shape.
+
+        Blocks divide each dimension evenly, so that a rank knows which ones its shard cuts. None: the constraint needs
+        the whole tensor.
+        """
+        return None
+
+    def sizes_from(self, norms: Tensor, q: Tensor, name: str) -> Tensor:
+        """:meth:`sizes` of a tensor whose blocks have these norms, in their order; q may be without contents."""
+        raise NotImplementedError(f"{type(self).__name__} takes no sizes")
+
+    def on_shard(self, shape: Sequence[int], first: Sequence[int], local: Sequence[int]) -> Constraint:
+        """The space of a shard of shape ``local`` that starts at ``first`` of a tensor and cuts no block."""
         return self
 
     def in_half_precision(self) -> Constraint:
@@ -243,6 +262,11 @@ class Constraint:
 
 def check_radius(radius: Scalar, space: str) -> None:
     """Raise :class:`ConstraintError` unless a radius is a positive number, or a tensor of them."""
+    if is_sharded(radius):
+        raise ConstraintError(
+            f"{space}: the radius is a DTensor; give the whole of it as a plain tensor (radius.full_tensor()); "
+            f"every rank takes the part that belongs to its shard of the parameter"
+        )
     if not isinstance(radius, (Real, Tensor)) or isinstance(radius, bool):
         more = "; a sphere also takes 'initial'" if space == "Sphere" else ""
         raise ConstraintError(f"{space}: a radius is a number or a tensor (torch.tensor(…)), got {radius!r}{more}")

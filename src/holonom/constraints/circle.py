@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -85,6 +85,17 @@ class Circle(Constraint):
     def radius_of(self, q: Tensor, sizes: Tensor | None = None) -> Scalar:
         return self.radius.to(q) if isinstance(self.radius, Tensor) else self.radius
 
+    def reach(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (1,) * len(shape)
+
+    def on_shard(self, shape: Sequence[int], first: Sequence[int], local: Sequence[int]) -> Circle:
+        if not isinstance(self.radius, Tensor) or not self.radius.ndim:
+            return self
+        other = copy.copy(self)
+        own = tuple(slice(start, start + size) for start, size in zip(first, local, strict=True))
+        other.radius = torch.broadcast_to(self.radius, tuple(shape))[own]
+        return other
+
     def land_(self, q: Tensor, name: str) -> Landing:
         # As lift() will see it: a ratio that rounds to 1 is at the rim.
         exact = widened(q)
@@ -142,7 +153,7 @@ class Circle(Constraint):
 
     def retract_(self, x: Phase, step: Tensor, slack_step: Tensor | None) -> None:
         angle = x.slack * TURN
-        x.slack.copy_(torch.atan2(step.add_(angle.sin() * x.radius), angle.cos_().mul_(x.radius).add_(slack_step)))
+        x.slack.copy_(_angle(step.add_(angle.sin() * x.radius), angle.cos_().mul_(x.radius).add_(slack_step)))
         x.slack.div_(TURN)
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
@@ -185,3 +196,12 @@ class Circle(Constraint):
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
         return bool(self._agreement(x, precision).all())
+
+
+def _angle(y: Tensor, x: Tensor) -> Tensor:
+    """atan2 whose bits do not depend on where an entry is in its tensor: a shard's are those of the whole.
+
+    On a CPU torch's rounds the last few entries of a tensor in another way than the others.
+    """
+    behind = torch.full_like(y, math.pi).copysign_(y)
+    return torch.atan(y / x).add_(torch.where(x < 0, behind, 0.0))

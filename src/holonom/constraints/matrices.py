@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ class Matrices(Viewed):
     """A constraint on matrices that holds for the transpose, too: it reads parameters as (…, r, s) with r ≥ s."""
 
     can_be = "constrained so"  # of matrices, in a message
+    block_dims = 2
 
     def with_view(self: M, view: View | str | None, ndim: int | None = None) -> M:
         if isinstance(view, View) and self.blocks_of(view) == 1 and ndim == view.batch + 2:
@@ -45,3 +47,6 @@ class Matrices(Viewed):
         """Frobenius norms."""
         norms: Tensor = torch.linalg.vector_norm(x.q, dim=(-2, -1))
         return norms
+
+    def reach(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return self.matrix_reach(shape, "matrix")

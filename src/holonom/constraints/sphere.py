@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -162,9 +162,11 @@ class Sphere(Viewed):
         return radius.reshape(radius.shape + (1,) * (self.view(q).ndim - radius.ndim)) if radius.ndim else radius
 
     def sizes(self, q: Tensor, name: str) -> Tensor | None:
-        if not self.takes_sizes:
-            return None
-        return measured(norms_of(self.view(q), (-1,)), q, self.factor, name, "Sphere(radius='initial')")
+        return self.sizes_from(norms_of(self.view(q), (-1,)), q, name) if self.takes_sizes else None
+
+    def sizes_from(self, norms: Tensor, q: Tensor, name: str) -> Tensor:
+        norms = norms.reshape(self.view(q).shape[:-1])
+        return measured(norms, q, self.factor, name, "Sphere(radius='initial')")
 
     def held_at(self, sizes: Tensor | None) -> Sphere:
         if sizes is None:
@@ -172,6 +174,14 @@ class Sphere(Viewed):
         other = copy.copy(self)
         other.radius, other.takes_sizes = sizes, False
         return other
+
+    def reach(self, shape: Sequence[int]) -> tuple[int, ...]:
+        found = self.matrix_reach(shape, self.per)
+        return (*(1 for _ in shape[: self.replica_dims]), *found[self.replica_dims :])
+
+    @property
+    def per_block(self) -> Scalar | None:
+        return self.radius
 
     def land_(self, q: Tensor, name: str) -> Landing:
         # Norms in the precision of the state: those of half precision would not say which blocks are at the rim.

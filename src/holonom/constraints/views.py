@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import Tensor
 
+from .._step.integrate import Scalar
 from ..errors import ConstraintError
 from .base import Constraint
 
@@ -123,6 +125,12 @@ class Viewed(Constraint):
     block_view: View | str | None
     reading: View | None  # of a block_view by its name; None reads a parameter as it is
     per: str = "block"
+    block_dims = 1  # of the view
+
+    @property
+    def per_block(self) -> Scalar | None:
+        """One number for every block, or for all of them."""
+        return None
 
     def _set_per(self, per: str, known: tuple[str, ...]) -> None:
         if per not in known:
@@ -201,3 +209,58 @@ class Viewed(Constraint):
             raise ConstraintError(
                 f"{place}: view={self.block_view!r} needs at least {least} dimensions, the shape is {tuple(q.shape)}"
             )
+
+    # ── tensors that are spread over ranks ───────────────────────────────────────────────────────
+
+    def matrix_reach(self, shape: Sequence[int], per: str) -> tuple[int, ...]:
+        """The reach of a "row", a "column" or the whole of a matrix (of a block, where several are packed)."""
+        view, last = self.reading, len(shape) - 1
+        if view is None:  # leading dimensions count matrices; a vector is one row
+            inside = {"row": {last}, "column": {last - 1}}.get(per, {last, last - 1})
+            return tuple(size if d in inside else 1 for d, size in enumerate(shape))
+        where = view.batch + view.output
+        outputs = 1 if per == "row" else shape[where] // view.blocks
+        inputs = [1 if d < view.batch or per == "column" else size for d, size in enumerate(shape)]
+        return (*inputs[:where], outputs, *inputs[where + 1 :])
+
+    def by_dimension(self, per_block: Tensor, counts: Sequence[int]) -> Tensor:
+        """One number a block, in the order of blocks, with a dimension for each of the parameter's: ``counts``."""
+        view, order = self.reading, list(counts)
+        if view is None or not view.output:
+            return per_block.reshape(order)
+        order.insert(view.batch, order.pop(view.batch + view.output))
+        return per_block.reshape(order).movedim(view.batch, view.batch + view.output)
+
+    def by_block(self, grid: Tensor) -> Tensor:
+        """The inverse of :meth:`by_dimension`, as a vector."""
+        view = self.reading
+        if view is not None and view.output:
+            grid = grid.movedim(view.batch + view.output, view.batch)
+        return grid.reshape(-1)
+
+    def on_shard(self: S, shape: Sequence[int], first: Sequence[int], local: Sequence[int]) -> S:
+        """The view of the shard, which packs as many blocks as it has, with their sizes."""
+        view, other = self.reading, self
+        reach = self.reach(shape) or tuple(shape)
+        if view is not None and view.blocks > 1:
+            where = view.batch + view.output
+            other = self.read_by(replace(view, blocks=max(1, blocks_along(local[where], reach[where]))))
+        if not isinstance(self.per_block, Tensor) or not self.per_block.ndim or not all(local):
+            return other
+        own = self.own_blocks(self.per_block, shape, first, local)
+        leading = other.view(own.new_empty(tuple(local), device="meta")).shape[: -self.block_dims]
+        found: S = other.held_at(own.reshape(leading))  # type: ignore[assignment]
+        return found
+
+    def own_blocks(self, per_block: Tensor, shape: Sequence[int], first: Sequence[int], local: Sequence[int]) -> Tensor:
+        """Of one number a block, those of the blocks that a part of the tensor touches, as a vector in their order."""
+        reach = self.reach(shape) or tuple(shape)
+        each = list(zip(shape, reach, first, local, strict=True))
+        grid = self.by_dimension(per_block, [blocks_along(size, g) for size, g, *_ in each])
+        own = tuple(slice(a // g, -(-(a + n) // g)) if g and n else slice(0, 0) for _, g, a, n in each)
+        return self.by_block(grid[own])
+
+
+def blocks_along(size: int, reach: int) -> int:
+    """How many blocks there are along a dimension."""
+    return size // reach if reach else 0

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from .._random import mix
 from .._random.seeds import fresh_seed, refuse_ranks, seeded
+from .._sharding.replicas import Shares
 from .._torch import watch_gradient
 from ..errors import EnsembleError
 from .checks import check_alike, check_mappable, tensors
@@ -45,6 +46,9 @@ class Ensemble(nn.Module):
         repeats: stack the R replicas this many times over, for a grid of hyperparameters in one program: member
             g·R + i is replica i under the grid's value g (see :meth:`spread`).
         first: number of the first replica, for an ensemble that is a part of a larger one.
+        mesh: a ``DeviceMesh`` of one dimension over whose ranks the R replicas are split. Every rank calls this with
+            the same arguments and holds its share; ``replicas`` is then the number of members here. :meth:`share`
+            cuts values of all members, :meth:`gather` puts results side by side.
     """
 
     batch_dims = 1
@@ -64,6 +68,7 @@ class Ensemble(nn.Module):
         *,
         repeats: int = 1,
         first: int = 0,
+        mesh: Any = None,
     ) -> None:
         super().__init__()
         for name, value in (("replicas", replicas), ("repeats", repeats)):
@@ -78,6 +83,9 @@ class Ensemble(nn.Module):
             refuse_ranks("Ensemble")
         self.seed_given = seed is not None
         number = fresh_seed() if seed is None else seed
+        self._shares = None if mesh is None else Shares(mesh, replicas, repeats, (seed, first))
+        if self._shares is not None:
+            first, replicas = first + self._shares.first, self._shares.count
         numbers = [mix(number, first + i) >> 1 for i in range(replicas)]
         self._make_model = make_model
         models = [self._make(number) for number in numbers]
@@ -162,6 +170,17 @@ class Ensemble(nn.Module):
             raise EnsembleError(f"{len(values)} values for {self.repeats} repeats of the replicas; give one for each")
         each = torch.as_tensor(values, dtype=next(self.parameters()).dtype, device=self._seeds.device)
         return each.repeat_interleave(self.replicas // self.repeats)
+
+    def share(self, values: Tensor) -> Tensor:
+        """Of one value for every member on all ranks of the mesh, such as a temperature, those of the members here."""
+        return values if self._shares is None else self._shares.mine(values)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """One value, or tensor, for every member on all ranks of the mesh, from those of the members here, (R, …).
+
+        All ranks call it together and get the same. Without a mesh these are the values themselves.
+        """
+        return values if self._shares is None else self._shares.gather(values)
 
     def train(self, mode: bool = True) -> Ensemble:
         self._template[0].train(mode)

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import distributed
 
+from .._sharding.replicas import share as replicas_of
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -51,8 +53,16 @@ def share(replicas: int) -> tuple[int, int]:
     """This rank's first replica and how many it has."""
     if replicas < size():
         raise ValueError(f"{replicas} replicas cannot be split over {size()} processes; start at most {replicas}")
-    start = rank() * replicas // size()
-    return start, (rank() + 1) * replicas // size() - start
+    return replicas_of(replicas, rank(), size())
+
+
+def mesh() -> Any:
+    """The mesh of all processes, over which an ensemble's replicas are split; None for one process."""
+    if size() == 1:
+        return None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (size(),))
 
 
 def largest(value: float) -> float:

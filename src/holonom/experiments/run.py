@@ -96,8 +96,8 @@ class Run:
 
     def ensemble(self, make_model: Callable[[], nn.Module], repeats: int = 1) -> Ensemble:
         """This rank's share of the replicas, on the device."""
-        first, count = ranks.share(self.replicas)
-        return Ensemble(make_model, count, self.seed, repeats=repeats, first=first).to(self.device)
+        ranks.share(self.replicas)  # refuses fewer replicas than processes
+        return Ensemble(make_model, self.replicas, self.seed, repeats=repeats, mesh=ranks.mesh()).to(self.device)
 
     def single(self, make_model: Callable[[], nn.Module]) -> Ensemble:
         """One replica on every rank that no arm uses, to choose settings with."""

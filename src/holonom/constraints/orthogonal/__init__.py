@@ -142,11 +142,16 @@ class Orthogonal(Matrices):
         return None if scale == 1 else scale
 
     def sizes(self, q: Tensor, name: str) -> Tensor | None:
-        if not self.takes_sizes:
-            return None
-        block = self.view(q)
-        norms = norms_of(block, (-2, -1)) / math.sqrt(block.shape[-1])
+        return self.sizes_from(norms_of(self.view(q), (-2, -1)), q, name) if self.takes_sizes else None
+
+    def sizes_from(self, norms: Tensor, q: Tensor, name: str) -> Tensor:
+        shape = self.view(q).shape
+        norms = norms.reshape(shape[:-2]) / math.sqrt(shape[-1])
         return measured(norms, q, 1.0, name, "Orthogonal(scale='initial')")
+
+    @property
+    def per_block(self) -> Scalar | None:
+        return self.scale
 
     def held_at(self, sizes: Tensor | None) -> Orthogonal:
         if sizes is None:
