@@ -285,3 +285,10 @@ def placement_kind(placement: Any) -> tuple[str, int | None, bool]:
         if getattr(placement, f"is_{kind}")():
             return kind, (int(placement.dim) if kind == "shard" else None), False
     return "other", None, False
+
+
+def gather_into(whole: Tensor, part: Tensor, group: Any) -> None:
+    """Write the parts of all ranks behind each other into ``whole``; torch 2.13 has renamed the function."""
+    distributed = torch.distributed
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    gather(whole, part, group=group)

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .._torch import gather_into
+
 Groups = tuple[Any, ...]
 """Process groups; a reduction over all of them, one after the other, goes over the ranks of a mesh."""
 T = TypeVar("T")
@@ -97,7 +99,7 @@ def gathered(part: Tensor, groups: Groups) -> list[Tensor]:
         size = dist.get_world_size(group)
         traffic.note("all_gather", flat.numel() * flat.element_size())
         whole = flat.new_empty(size * flat.numel())
-        dist.all_gather_into_tensor(whole, flat, group=group)
+        gather_into(whole, flat, group)
         flat, parts = whole, parts * size
     return list(torch.split(flat, flat.numel() // parts)) if flat.numel() else [flat] * parts
 
