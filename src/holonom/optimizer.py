@@ -21,7 +21,7 @@ from ._step.describe import routing_table
 from ._step.diagnostics import Diagnosed
 from ._step.finite import skip_non_finite
 from ._step.groups import Grouped
-from ._step.run import POLISH_EVERY, Work, advance, pay_owed
+from ._step.run import POLISH_EVERY, Gradients, Work, advance, pay_owed
 from ._step.watch import Watch, thermostats
 from .constraints import Constraint, Free
 from .errors import ConstraintError, ProjectionError
@@ -230,7 +230,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
                 bucket = whole.select([g is not None for g in found])
                 if bucket is not None:
                     moving.append(bucket)
-                    gradients.append(found if bucket is whole else [g for g in found if g is not None])
+                    gradients.append(Gradients(found if bucket is whole else (g for g in found if g is not None)))
             spread = None
             if self._ranks is not None:
                 spread = self._ranks.spread(group, [p for p in group["params"] if p.grad is not None and p.numel()])

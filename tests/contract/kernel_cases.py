@@ -3,17 +3,21 @@
 As a script it must be started with TRITON_INTERPRET=1, which Triton reads when it is imported.
 """
 
+import gc
 import itertools
 import sys
 import warnings
+import weakref
 
 import torch
 from torch import nn
 
 from holonom import Langevin
 from holonom._constrain.spheres import Workspace, hold_
+from holonom._sharding.ranks import Named
 from holonom._step import run
-from holonom.constraints import Circle, Sphere, View
+from holonom._step.finite import skip_non_finite
+from holonom.constraints import Circle, Orthogonal, Sphere, View
 
 SPACES = {"free": None, "circle": Circle(0.7), "sphere": Sphere(9.0), "fixed sphere": Sphere(3.0, slack=False)}
 WORDS = ("L", "M", "OBA", "BAOAB", "ABO", "BAAOAAB", "BACDEDCAB", "BAFEFAB")
@@ -179,6 +183,117 @@ def run_hold(device, kernels, update, bounded, dropped, many):
     return new, []
 
 
+def parameters(device, *shapes, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(5)
+    return [nn.Parameter((torch.rand(shape, generator=generator) - 0.5).to(device, dtype)) for shape in shapes]
+
+
+def step(opt, params, value=0.3, steps=1):
+    for _ in range(steps):
+        for p in params:
+            p.grad = torch.full_like(p, value)
+        opt.step()
+
+
+def check_that_no_gradient_is_kept(device):
+    """Whoever runs the steps: kernels, the reference (products, double precision, lr = 0), one replica or several."""
+    seeds = torch.arange(3, device=device)
+    cases = {
+        "free": ({}, (6, 4), torch.float32),
+        "orthogonal": ({"constraint": Orthogonal()}, (6, 4), torch.float32),
+        "double": ({}, (6, 4), torch.float64),
+        "replicas": ({"seed": seeds}, (3, 4), torch.float32),
+        "at rest": ({}, (6, 4), torch.float32),
+    }
+    for name, (options, shape, dtype) in cases.items():
+        params = parameters(device, shape, shape, dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            opt = Langevin(params, 0.1, **{"seed": 0, **options})
+        step(opt, params, steps=3)
+        if name == "at rest":
+            opt.param_groups[0]["lr"] = 0.0
+            step(opt, params)
+        kept = weakref.ref(params[0].grad)
+        opt.zero_grad()
+        gc.collect()
+        assert kept() is None, name
+
+
+def check_that_recording_begins_between_equal_steps(device):
+    """Launches that are repeated would not look at positions."""
+    found = []
+    for fuse in (None, False):
+        params = parameters(device, (6, 4))
+        opt = Langevin(params, 0.1, temperature=1e-2, seed=0, fuse=fuse)
+        step(opt, params, steps=3)
+        opt.record_temperatures()
+        step(opt, params, steps=3)
+        found.append(opt.temperatures("configurational")[0])
+        opt.record_temperatures(False)
+        step(opt, params, steps=3)
+        found.append(float(params[0].detach().sum()))
+    assert all(abs(x - y) <= 1e-5 for x, y in zip(found[:2], found[2:], strict=True)), found
+
+
+def check_that_steps_of_another_backend_leave_no_launches(device):
+    """Launches of an earlier step hold its numbers."""
+    ends = []
+    for fuse in (None, False):
+        params = parameters(device, (6, 4))
+        opt = Langevin(params, 0.1, seed=0, fuse=fuse)
+        step(opt, params, steps=3)
+        opt.param_groups[0].update(lr=0.05, fuse=False)
+        step(opt, params, steps=3)
+        ends.append(params[0].detach())
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-6)
+
+
+def check_finiteness_of_unusual_gradients(device):
+    """In memory with gaps, in double precision, and of parameters that other ranks move."""
+    wide = parameters(device, (6, 100))[0].data
+    p = nn.Parameter(wide[:, :50])
+    opt = Langevin([p], 0.1, seed=0)
+    gradient = torch.full((6, 100), torch.nan, device=device)
+    gradient[:, :50] = 0.1
+    for value, skipped in ((0.1, 0), (torch.nan, 1)):
+        gradient[5, 40] = value
+        p.grad = gradient[:, :50]
+        opt.step()
+        assert opt._read_skipped() == skipped
+    (p,) = parameters(device, (5,), dtype=torch.float64)
+    opt = Langevin([p], 1e-50, seed=0)
+    step(opt, [p], 1e40)
+    assert not opt._read_skipped()
+    step(opt, [p], torch.inf)
+    assert opt._read_skipped()
+    elsewhere = Named(torch.device(device), ["a weight"])
+    for value in (1.0, torch.nan):
+        gradients = run.Gradients([torch.full((3,), value, device=device)])
+        assert bool(skip_non_finite([run.Work({"step": 0}, [elsewhere], [gradients])])) == (value != 1)
+
+
+def check_gradients_of_several_dtypes(device):
+    """The float32 ones keep their digits, whichever comes first."""
+    if not hasattr(torch.Tensor, "grad_dtype"):
+        return
+    ends = []
+    for fuse in (None, False):
+        params = parameters(device, (6, 4), (5,))
+        opt = Langevin(params, 0.1, seed=0, fuse=fuse)
+        for p in params:
+            p.grad_dtype = None
+        for _ in range(3):
+            params[0].grad, params[1].grad = (torch.full_like(p, 0.3001) for p in params)
+            params[0].grad = params[0].grad.bfloat16()
+            opt.step()
+        ends.append([p.detach() for p in params])
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-6)
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
+
+
 def differences(ours, theirs):
     """The largest difference of positions, and of everything else that state holds."""
     q = max(
@@ -227,5 +342,7 @@ if __name__ == "__main__":
         found, _ = differences(run_hold("cpu", True, *case), run_hold("cpu", False, *case))
         if not found <= 1e-6:
             failed.append(("hold", *case, found))
+    for check in CHECKS:
+        check("cpu")
     print(*failed, sep="\n")
     sys.exit(bool(failed))

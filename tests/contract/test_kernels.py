@@ -16,6 +16,7 @@ from holonom.constraints import Circle, Sphere
 
 from .kernel_cases import (
     BLOCKS,
+    CHECKS,
     HOLDS,
     differences,
     limits,
@@ -79,6 +80,12 @@ def test_kernels_take_blocks_that_are_rows_in_memory(name, last):
 def test_kernels_hold_blocks_after_another_optimizers_step(case):
     found, _ = differences(run_hold("cuda", True, *case), run_hold("cuda", False, *case))
     assert found <= 1e-6
+
+
+@needs_cuda
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_what_is_around_kernels(check):
+    check("cuda")
 
 
 @needs_triton

@@ -17,7 +17,7 @@ from torch import Tensor
 from .._lines import users_line
 from .._step.buckets import Bucket, State, make_buckets
 from .._step.finite import skip_non_finite
-from .._step.run import Work
+from .._step.run import Gradients, Work
 from ..constraints import Constraint, Free
 from ..errors import ConstraintError, NonFiniteGradientError
 from .backend import Spread
@@ -192,7 +192,7 @@ class Ranks:
                 checked = [Work(one.group, one.buckets, one.gradients) for one in here]
                 names = [Named(g.device, [self._name(m)]) for m, g in moving]
                 if moving:
-                    checked.append(Work(work[0].group, names, [[g] for _, g in moving]))  # type: ignore[arg-type]
+                    checked.append(Work(work[0].group, names, [Gradients([g]) for _, g in moving]))  # type: ignore[arg-type]
                 skip = skip_non_finite(checked)
         except Exception as error:
             problem = error
@@ -281,7 +281,7 @@ class Ranks:
             own = gathered_buckets(one)
             gradients = rest.gradients
             if gradients is not None:
-                gradients = [*gradients, *([wholes[id(p)] for p in b.given] for b in own)]  # type: ignore[list-item]
+                gradients = [*gradients, *(Gradients(wholes[id(p)] for p in b.given) for b in own)]  # type: ignore[misc]
             found.append(rest._replace(buckets=[*rest.buckets, *own], gradients=gradients))
         return found
 

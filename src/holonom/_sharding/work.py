@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .._step.buckets import Bucket
-from .._step.run import Work
+from .._step.run import Gradients, Work
 from .gathered import GatheredBucket, GatheredJointBucket
 from .shards import is_sharded, local, piece_of
 from .spheres import SummedBucket
@@ -33,7 +33,7 @@ def localised(one: Work) -> Work:
     gradients = None
     if one.gradients is not None:
         gradients = [
-            [local_gradient(p, g, name) for p, g, name in zip(b.given, own_gradients, b.names, strict=True)]
+            Gradients(local_gradient(p, g, name) for p, g, name in zip(b.given, own_gradients, b.names, strict=True))
             for b, own_gradients in kept
         ]
     return one._replace(buckets=[b for b, _ in kept], gradients=gradients)

@@ -16,14 +16,14 @@ from torch.nn.utils import get_total_norm
 from .._torch import has_triton
 from ..errors import NonFiniteGradientError
 from .buckets import Bucket
-from .run import KERNEL_DEVICES, Work
+from .run import KERNEL_DEVICES, Gradients, Work
 
 MAX_SUMMED = 65_536  # entries up to which a sum is faster than the extremes
 
 
 def skip_non_finite(work: Iterable[Work]) -> Tensor | None:
     """Raise for a bad gradient on a CPU; on devices, whether the step must be skipped, as a boolean on the first."""
-    on_device: list[tuple[Bucket, Sequence[Tensor]]] = []
+    on_device: list[tuple[Bucket, Gradients]] = []
     for group, buckets, gradients, _ in work:
         for bucket, found in zip(buckets, gradients or (), strict=False):
             if bucket.device.type in KERNEL_DEVICES or bucket.device.type != "cpu":
@@ -32,17 +32,19 @@ def skip_non_finite(work: Iterable[Work]) -> Tensor | None:
                 _refuse_non_finite(bucket, found, group["step"])
     if not on_device:
         return None
-    if has_kernel(on_device):
+    if has_kernel([bucket for bucket, _ in on_device]):
         from .._backends.triton import any_non_finite as found_by_kernel
 
         return found_by_kernel(on_device)
     return any_non_finite([gradient for _, found in on_device for gradient in found])
 
 
-def has_kernel(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> bool:
-    """Whether one kernel can look at all of these gradients."""
-    places = {bucket.device for bucket, _ in pairs}
-    return len(places) == 1 and places.pop().type in KERNEL_DEVICES and has_triton()
+def has_kernel(buckets: Sequence[Bucket]) -> bool:
+    """Whether one kernel, in float32, can look at all gradients of these buckets. It looks them up by their memory."""
+    places = {bucket.device for bucket in buckets}
+    if len(places) > 1 or places.pop().type not in KERNEL_DEVICES or not has_triton():
+        return False
+    return all(isinstance(bucket, Bucket) and bucket.precision.itemsize <= 4 for bucket in buckets)
 
 
 def any_non_finite(tensors: list[Tensor]) -> Tensor:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .._sharding.backend import Spread
 
 Group = dict[str, Any]
-Gradients = Sequence[Sequence[Tensor]]
 
 POLISH_EVERY = 13  # a prime: weights that move at every second or fifth step are polished, too
 COMPILE_AFTER = 5_000_000_000  # weights × steps after which the time saved exceeds the compiler's
@@ -35,6 +34,12 @@ DRAWS = frozenset("ODFLM")
 KERNEL_DEVICES = {"cuda"}  # tests add "cpu", where Triton's interpreter runs the kernels
 
 
+class Gradients(list[Tensor]):
+    """Those of one bucket at one step. What a backend notes of them lasts as long, so that it keeps none alive."""
+
+    noted: Any = None
+
+
 class Work(NamedTuple):
     """A group, its buckets that move at this step, and their gradients; None at steps where it takes no gradient.
 
@@ -43,7 +48,7 @@ class Work(NamedTuple):
 
     group: Group
     buckets: list[Bucket]
-    gradients: Gradients | None
+    gradients: Sequence[Gradients] | None
     spread: Spread | None = None
 
     def on_device(self, flag: Tensor | None) -> Tensor | None:
@@ -67,41 +72,51 @@ def move(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor 
     lr, in_sgd_terms = plain(group["lr"]), group.get("momentum") is not None
     if (work.buckets or work.spread) and (in_sgd_terms or not (isinstance(lr, float) and lr == 0.0)):
         owed = owed_at_start(group, lr) if group["owed"] is None else group["owed"]
-        h = run_again(work, owed, skip)
+        anchor = state[group["params"][0]]
+        recorded = configurational.SUMS in anchor
+        h = run_again(work, owed, recorded, skip)
         if h is None:
             numbers = Numbers.of(group, lr, owed)
-            skip = run(work, state[group["params"][0]], scheme.program, numbers, skip)
+            skip = run(work, anchor, scheme.program, numbers, skip)
             if isinstance(numbers.rescale, Tensor) or numbers.rescale != 1.0:
                 rescale_resting_(work, state, numbers.rescale, skip)
-            h = keep_launches(work, owed, numbers)
+            h = keep_launches(work, owed, recorded, numbers)
         group["owed"] = owed_next(owed, h, skip) if scheme.tail or in_sgd_terms else 0.0
     return skip
 
 
-def run_again(work: Work, owed: Scalar, skip: Tensor | None) -> Scalar | None:
-    """Make the kernel launches of the last step again and return its h, if they would be the same; else None."""
-    launches = work.buckets[0].kept.get("launches") if work.spread is None else None
+def run_again(work: Work, owed: Scalar, recorded: bool, skip: Tensor | None) -> Scalar | None:
+    """Make the kernel launches of the last step again and return its h, if they would be the same.
+
+    Else None, and they are dropped: this step may be run by another backend.
+    """
+    kept = work.buckets[0].kept if work.spread is None else {}
+    launches = kept.pop("launches", None)
     if launches is None or not launches.key or work.gradients is None:
         return None
-    same = launches.fit(work.buckets, launch_key(work.group, owed), skip)
-    return launches.h if same and launches.repeat(work.buckets, work.gradients) else None  # type: ignore[no-any-return]
+    if not launches.fit(work.buckets, launch_key(work.group, owed, recorded), skip):
+        return None
+    if not launches.repeat(work.buckets, work.gradients):
+        return None
+    kept["launches"] = launches
+    return launches.h  # type: ignore[no-any-return]
 
 
-def keep_launches(work: Work, owed: Scalar, numbers: Numbers) -> Scalar:
+def keep_launches(work: Work, owed: Scalar, recorded: bool, numbers: Numbers) -> Scalar:
     """Note what the launches of this step, if there are any, depend on; return its h.
 
     Numbers that may change in place and those of a thermostat are read at every step.
     """
     launches = work.buckets[0].kept.get("launches") if work.spread is None else None
     if launches is not None and launches.lasting and numbers._replace(owed=0.0).on_host and numbers.rescale == 1.0:
-        *others, _ = key = launch_key(work.group, owed)
+        *others, _ = key = launch_key(work.group, owed, recorded)
         if "E" not in work.group["scheme"] and not any(isinstance(x, Tensor) for x in others):
             launches.key, launches.h = key, numbers.h
     return numbers.h
 
 
-def launch_key(group: Group, owed: Scalar) -> tuple[Any, ...]:
-    return (*settings(group), group.get("momentum"), group["maximize"], group["fuse"], owed)
+def launch_key(group: Group, owed: Scalar, recorded: bool) -> tuple[Any, ...]:
+    return (*settings(group), group.get("momentum"), group["maximize"], group["fuse"], recorded, owed)
 
 
 def rescale_resting_(work: Work, state: dict[Tensor, State], factor: Scalar, skip: Tensor | None) -> None:

@@ -124,10 +124,9 @@ def _whole_step(loss: Loss, stepper: Stepper, plan: list[GroupStep]) -> None:
     gradients = stepper.differentiate(loss, stepper.order.index_select(0, stepper.cursor)[0])
     for step in plan:
         numbers = step.numbers()
-        own = [[gradients[name] for name in bucket] for bucket in step.names]
-        run(
-            Work(step.group, step.buckets, own), step.anchor, step.program, numbers, None, adopt=False
-        )  # done before the run
+        own: Any = [[gradients[name] for name in bucket] for bucket in step.names]
+        work = Work(step.group, step.buckets, own)
+        run(work, step.anchor, step.program, numbers, None, adopt=False)  # edits were taken up before
         if step.owes:
             step.owed.copy_(numbers.h)  # type: ignore[arg-type]
         step.anchor["clock"].add_(1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .._step import run
 from .._step.buckets import State
 from .._step.letters import Numbers, plain
-from .._step.run import Work
+from .._step.run import Gradients, Work
 from .._step.state import unland_
 from ..errors import PartitionError, SchemeError
 from ..optimizer import Langevin
@@ -87,8 +87,8 @@ class MultirateLangevin(Langevin, Clock):
                 moving = {id(p) for p in self._moving(group)}
                 found = [b.select([id(p) in moving for p in b.params]) for b in buckets]
                 active = [b for b in found if b is not None]
-                gradients = [[p.grad for p in b.params] for b in active] if is_due(group) else None
-                work.append(Work(group, active, gradients))  # type: ignore[arg-type]
+                gradients = [Gradients(p.grad for p in b.params) for b in active] if is_due(group) else None  # type: ignore[misc]
+                work.append(Work(group, active, gradients))
         self._integrate(work, advance)
 
     def upcoming(self) -> None:

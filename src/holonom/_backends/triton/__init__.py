@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton.language as tl
@@ -21,9 +21,12 @@ from ...constraints import Circle, Free, Sphere, View
 from ...constraints.base import Constraint, inset
 from .blocks import add_terms, run_letters, sum_products
 from .entries import LETTER, find_non_finite, step_entries
-from .launches import Launches, end
+from .launches import Launches, count_writes
 from .rows import ROWS, step_rows
 from .tables import Table, channels_of, is_capturing, lanes_for, table_of
+
+if TYPE_CHECKING:
+    from ..._step.run import Gradients
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}  # tables.READABLE
 WARPS = {32: 1, 64: 1, 256: 2, 1024: 4, 4096: 16}  # by the lanes of a kernel for rows
@@ -73,7 +76,7 @@ def _is_readable(space: Constraint, replicas: int, p: Tensor, state: State) -> b
     return own_rows and contiguous and (channels == 1 or lanes_for(rows.shape[-1]) is not None)
 
 
-def any_non_finite(pairs: Sequence[tuple[Bucket, Sequence[Tensor]]]) -> Tensor:
+def any_non_finite(pairs: Sequence[tuple[Bucket, Gradients]]) -> Tensor:
     """Whether a gradient holds NaN or infinity, on the device."""
     flag = table_of(pairs[0][0], 1).flag.zero_()
     for bucket, gradients in pairs:
@@ -96,7 +99,7 @@ class Triton(Eager):
     def begin(
         self,
         buckets: Sequence[Bucket],
-        gradients: Sequence[Sequence[Tensor]] | None,
+        gradients: Any,  # Gradients of every bucket, or None
         sign: float,
         decay: Scalar,
         skip: Tensor | None,
@@ -227,7 +230,7 @@ class Triton(Eager):
         return [p.detach() for bucket in self.buckets for p in bucket.params]
 
     def end(self, skip: Tensor | None) -> None:
-        end(self.buckets, self.tables)
+        count_writes(self.buckets)
         self.buckets[0].kept["launches"] = self.launches
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch.autograd.graph import increment_version
 
 from ..._step.buckets import Bucket
 from .tables import Table, table_of
+
+if TYPE_CHECKING:
+    from ..._step.run import Gradients
 
 
 class Launches:
@@ -39,7 +42,7 @@ class Launches:
             and all(table_of(bucket, 1) is table for bucket, table in zip(buckets, self.tables, strict=True))
         )
 
-    def repeat(self, buckets: Sequence[Bucket], gradients: Sequence[Sequence[Tensor]]) -> bool:
+    def repeat(self, buckets: Sequence[Bucket], gradients: Sequence[Gradients]) -> bool:
         """Launch once more with these gradients; False where they need other kernels, before anything is launched."""
         for table, found, (addresses, dtype) in zip(self.tables, gradients, self.gradients, strict=True):
             table.read(found)
@@ -48,12 +51,11 @@ class Launches:
         for place, call in self.calls:
             with torch.cuda.device_of(place):  # type: ignore[no-untyped-call] # launched where parameters are
                 call()
-        end(buckets, self.tables)
+        count_writes(buckets)
         return True
 
 
-def end(buckets: Sequence[Bucket], tables: Sequence[Table]) -> None:
-    """Tell autograd what was written; keep no gradient alive."""
-    for bucket, table in zip(buckets, tables, strict=True):
+def count_writes(buckets: Sequence[Bucket]) -> None:
+    """Tell autograd what was written."""
+    for bucket in buckets:
         increment_version(bucket.params)
-        table.forget()

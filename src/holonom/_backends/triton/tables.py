@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from ...constraints import Sphere
 from . import blocks
 from .entries import CHUNK
 from .rows import LANES, ROWS
+
+if TYPE_CHECKING:
+    from ..._step.run import Gradients
 
 READABLE = {torch.float32, torch.bfloat16, torch.float16}
 
@@ -57,10 +60,11 @@ class Table:
     def __init__(self, bucket: Bucket, replicas: int) -> None:
         self.device, self.replicas = bucket.device, replicas
         counts = [p.numel() // replicas for p in bucket.params]
-        lengths = [bucket.space.view(p.detach()).shape[-1] if p.ndim else 1 for p in bucket.params]
         channels = [channels_of(p) or 1 for p in bucket.params]
         self.permuted = any(c > 1 for c in channels)
-        if not isinstance(bucket.space, Sphere):  # there a length means only which stretches have channels last
+        if isinstance(bucket.space, Sphere):
+            lengths = [bucket.space.view(p.detach()).shape[-1] for p in bucket.params]
+        else:  # there a length means only which stretches have channels last
             lengths = [p[0].numel() if p.ndim > 2 else p.numel() for p in bucket.params]
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
@@ -88,9 +92,7 @@ class Table:
         self.flag = torch.zeros((), dtype=torch.bool, device=self.device)  # of the finite check
         self.gradients = self._buffer = torch.zeros(len(counts), dtype=torch.int64, device=self.device)
         self.gradient_dtype = torch.float32
-        self.readable: list[Tensor] = []
-        self._strides = [p.stride() for p in bucket.params]
-        self._given: Sequence[Tensor] | None = None
+        self._strides = [p.stride() if c > 1 else row_major(p) for p, c in zip(bucket.params, channels, strict=True)]
         self._addresses: list[int] = []
         self._lasting: tuple[list[int], Tensor] = [], self.gradients
         self._numbers: dict[Any, tuple[list[Any], Tensor, Tensor]] = {}
@@ -122,27 +124,28 @@ class Table:
             torch.zeros(len(cut), 2 * blocks.TERMS, device=self.device),
         )
 
-    def read(self, gradients: Sequence[Tensor]) -> None:
+    def read(self, gradients: Gradients) -> None:
         """Look up where the gradients of a step are. Those that kernels cannot read are copied until the step ends.
 
-        The finite check and the step are given the same list, which is looked at once.
+        The finite check and the step are given the same list, which is looked at once. It holds the copies.
         """
-        if gradients is self._given:
+        if gradients.noted is not None and gradients.noted[0] is self:
             return
-        self._given = gradients
         dtypes = {g.dtype for g in gradients}
-        self.readable = list(gradients)
+        readable: Sequence[Tensor] = gradients
         if self.permuted:
             plain = list(map(Tensor.stride, gradients)) == self._strides
         else:
             plain = all(map(Tensor.is_contiguous, gradients))
         if len(dtypes) > 1 or not dtypes <= READABLE or not plain or any(map(Tensor.is_neg, gradients)):
-            dtype = self.readable[0].dtype if self.readable[0].dtype in READABLE else torch.float32
+            dtype = gradients[0].dtype if len(dtypes) == 1 and dtypes <= READABLE else torch.float32
             places = zip(gradients, self._strides, strict=True)
-            self.readable = [g.new_empty_strided(g.shape, stride, dtype=dtype).copy_(g) for g, stride in places]
-        self.gradient_dtype = self.readable[0].dtype
-        addresses = list(map(Tensor.data_ptr, self.readable))
+            readable = [g.new_empty_strided(g.shape, stride, dtype=dtype).copy_(g) for g, stride in places]
+        gradients.noted = self, readable if readable is not gradients else None
+        self.gradient_dtype = readable[0].dtype
+        addresses = list(map(Tensor.data_ptr, readable))
         if is_capturing(self.device):  # a table of its own: replays must read what they were captured with
+            keep_for_replays(self)
             self.gradients, self._addresses = self._lasting_table(addresses), []
         elif addresses != self._addresses:
             self.gradients, self._addresses = self._buffer, addresses
@@ -154,12 +157,8 @@ class Table:
         """A table that no later step writes: one made before the capture, else one that every replay copies."""
         if addresses != self._lasting[0]:
             return upload(addresses, torch.int64, self.device)
-        CAPTURED.append(self._lasting[1])
+        keep_for_replays(self._lasting[1])
         return self._lasting[1]
-
-    def forget(self) -> None:
-        """Keep no gradient alive."""
-        self._given, self.readable = None, []
 
     def numbers(self, ops: Sequence[Ready], decay: Scalar) -> tuple[Tensor, Tensor, Tensor]:
         """The coefficients of a stage on the device, (2·letters + 1, 1 or R), the numbers of its draws, what is owed.
@@ -174,7 +173,7 @@ class Table:
             else:
                 values += [first, *others, 0.0][:2]
         values.append(decay)
-        shown = [None if isinstance(x, Tensor) else x for x in values]
+        shown = [x.shape if isinstance(x, Tensor) else x for x in values]
         key = tuple([(op.letter, op.draw) for op in ops])
         if key not in self._numbers or self._numbers[key][0] != shown:
             columns = max([x.numel() for x in values if isinstance(x, Tensor)], default=1)
@@ -185,10 +184,11 @@ class Table:
                 self._numbers[key] = shown, numbers, draws
         else:
             _, numbers, draws = self._numbers[key]
-        if None in shown:
-            for row, x in enumerate(values):
-                if isinstance(x, Tensor):
-                    numbers[row].copy_(x)
+            if is_capturing(self.device):  # other numbers of a later step take their place here, not in the graph
+                keep_for_replays(numbers, draws)
+        for row, x in enumerate(values):
+            if isinstance(x, Tensor):
+                numbers[row].copy_(x)
         return numbers, draws, owed
 
     def seeds(self, seed: int | Tensor) -> Tensor:
@@ -197,6 +197,8 @@ class Table:
             return seed if seed.device == self.device else seed.to(self.device)
         if seed not in self._seeds:
             self._seeds = {seed: as_seed(seed, self.device)}
+        if is_capturing(self.device):
+            keep_for_replays(self._seeds[seed])
         return self._seeds[seed]
 
     def _radii(self, bucket: Bucket) -> list[Tensor]:
@@ -238,12 +240,17 @@ def lanes_for(length: int) -> int | None:
     return next((lanes for lanes in LANES if 4 * lanes >= entries), None)
 
 
+def row_major(x: Tensor) -> tuple[int, ...]:
+    """The strides of a contiguous tensor of this shape."""
+    return torch.empty(x.shape, device="meta").stride()
+
+
 def upload(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor on the device, for which the host does not wait."""
     host = pinned(values, dtype, device)
     found = host.to(device, non_blocking=True)
     if is_capturing(device):
-        CAPTURED.extend((host, found))
+        keep_for_replays(host, found)
     return found
 
 
@@ -256,5 +263,9 @@ def is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-CAPTURED: list[Tensor] = []
+def keep_for_replays(*found: Tensor | Table) -> None:
+    CAPTURED.update({id(x): x for x in found})
+
+
+CAPTURED: dict[int, Tensor | Table] = {}
 """Tables that captured graphs read, and pinned memory that replays copy from. They are small, captures are few."""
