@@ -176,17 +176,24 @@ def test_lr_is_the_angle_of_a_step_across_the_sphere(rng):
     assert largest == pytest.approx(np.arctan(LR), rel=1e-12)
 
 
-def test_long_blocks_keep_their_norm_in_single_precision():
+@pytest.mark.parametrize("update", ["plain", "tangent"])
+@pytest.mark.parametrize("size", [(4096, 1000), (1500, 2000), (1501, 1999)])
+def test_long_blocks_keep_their_norm_in_single_precision(size, update):
     """On a CPU one sum over so many squares has three digits."""
-    model = nn.ModuleList([nn.Linear(4096, 1000, bias=False)])
+    model = nn.ModuleList([nn.Linear(*size, bias=False)])
     p = model[0].weight
     radius = float(p.detach().double().norm())
     opt = torch.optim.SGD(model.parameters(), lr=1.0)
-    held = holonom.constrain(opt, model, {weights: Sphere("initial", per="matrix")}, "tangent")
-    for _ in range(5):
+    held = holonom.constrain(opt, model, {weights: Sphere("initial", per="matrix")}, update)
+    assert abs(float(p.detach().double().norm()) / radius - 1) < 5e-7
+    for _ in range(3):
         p.grad = 1e-3 * torch.randn_like(p)
         opt.step()
     assert abs(float(p.detach().double().norm()) / radius - 1) < 5e-7
+    before = p.detach().clone()
+    p.grad.zero_()
+    opt.step()
+    assert torch.equal(p, before)
     held.check()
 
 

@@ -18,7 +18,7 @@ from .._step.integrate import Scalar
 from .._step.run import KERNEL_DEVICES
 from .._torch import has_triton
 
-LONG = 4096  # entries of a block whose squares are summed in two stages: on a CPU one sum loses digits
+LONG = 4096  # entries of a block whose squares are summed in stages: on a CPU one sum loses digits
 MAX_RATIO = 1e15  # of a weight to its move: beyond it the angle of a step is 0
 AT_BOUND = 8  # roundings within which a bound is active
 LEFT = 1e-3  # of a decay that is left out: what a step has less of besides is the rounding of sums
@@ -57,8 +57,7 @@ def norm_of(x: Tensor, out: Tensor) -> None:
     if size <= LONG:
         torch.linalg.vector_norm(x, dim=-1, out=out)
     elif part >= 32 and x.stride(-1) == 1:
-        parts = torch.linalg.vector_norm(x.view(*x.shape[:-1], size // part, part), dim=-1)
-        torch.linalg.vector_norm(parts, dim=-1, out=out)
+        norm_of(torch.linalg.vector_norm(x.view(*x.shape[:-1], size // part, part), dim=-1), out)
     else:
         torch.sum(x.square(), -1, out=out).sqrt_()
 
