@@ -168,6 +168,7 @@ def run_hold(device, kernels, update, bounded, dropped, many):
     old = [x / x.norm(dim=-1, keepdim=True) * (1 if bounded else 2) for x in old]
     new = [x + 0.05 * torch.randn(x.shape, generator=generator) / x.shape[-1] ** 0.5 for x in old]
     new[0][1] = old[0][1]
+    new[1][0] = old[1][0] * (1 - dropped)  # nothing but the decay that is left out
     blocks = sum(len(x) for x in new)
     radius = torch.linspace(0.9, 2.1, blocks).to(device) if many else 1.0 if bounded else 2.0
     old, new = [x.to(device) for x in old], [x.to(device) for x in new]
@@ -176,7 +177,7 @@ def run_hold(device, kernels, update, bounded, dropped, many):
     run.KERNEL_DEVICES.intersection_update(chosen if kernels else ())
     try:
         for _ in range(2):
-            hold_(update, bounded, new, old, radius, 0.03, dropped, work)
+            hold_(update, bounded, new, old, radius, 0.03, dropped, work, torch.finfo(torch.float32).eps)
     finally:
         run.KERNEL_DEVICES.update(chosen)
     assert (work.table is not None) == kernels

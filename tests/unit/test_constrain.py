@@ -13,6 +13,8 @@ from torch.optim.swa_utils import AveragedModel
 
 import holonom
 from holonom import Langevin
+from holonom._constrain.claims import Claim
+from holonom._constrain.shards import adopted, moved
 from holonom.constraints import Circle, LevelSet, Orthogonal, Spectral, Sphere
 from holonom.errors import CheckpointError, ConstraintError, PartitionError, ProjectionError
 from holonom.partitions import embeddings, hidden, output, role, weights
@@ -448,6 +450,14 @@ def test_half_precision_keeps_its_norm_in_float32(update):
     assert torch.equal(master.bfloat16(), model[2].weight)
     assert held.residuals()["'2.weight'"] < 2e-3  # rounding of the entries
     held.check()
+
+
+def test_float32_weights_go_where_the_model_goes():
+    """Trainers move a model to a device after its optimizer was built."""
+    there = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16, device="meta"))
+    claim = Claim(0, "weight", there, "Sphere", Sphere(1.0, slack=False), master=torch.zeros(3))
+    assert adopted(claim).device == there.device
+    assert moved(claim).device == there.device
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------

@@ -176,17 +176,24 @@ def test_lr_is_the_angle_of_a_step_across_the_sphere(rng):
     assert largest == pytest.approx(np.arctan(LR), rel=1e-12)
 
 
-def test_long_blocks_keep_their_norm_in_single_precision():
+@pytest.mark.parametrize("update", ["plain", "tangent"])
+@pytest.mark.parametrize("size", [(4096, 1000), (1500, 2000), (1501, 1999)])
+def test_long_blocks_keep_their_norm_in_single_precision(size, update):
     """On a CPU one sum over so many squares has three digits."""
-    model = nn.ModuleList([nn.Linear(4096, 1000, bias=False)])
+    model = nn.ModuleList([nn.Linear(*size, bias=False)])
     p = model[0].weight
     radius = float(p.detach().double().norm())
     opt = torch.optim.SGD(model.parameters(), lr=1.0)
-    held = holonom.constrain(opt, model, {weights: Sphere("initial", per="matrix")}, "tangent")
-    for _ in range(5):
+    held = holonom.constrain(opt, model, {weights: Sphere("initial", per="matrix")}, update)
+    assert abs(float(p.detach().double().norm()) / radius - 1) < 5e-7
+    for _ in range(3):
         p.grad = 1e-3 * torch.randn_like(p)
         opt.step()
     assert abs(float(p.detach().double().norm()) / radius - 1) < 5e-7
+    before = p.detach().clone()
+    p.grad.zero_()
+    opt.step()
+    assert torch.equal(p, before)
     held.check()
 
 
@@ -221,3 +228,45 @@ def test_projected_momenta_point_along_the_space(space, rng):
 
 def norm_of_rows(q):
     return np.sqrt((q * q).sum(1))
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("space", "update"),
+    [
+        (Sphere("initial"), "plain"),
+        (Sphere("initial"), "tangent"),
+        (Sphere("initial"), "angular"),
+        (Orthogonal(scale="initial"), "plain"),
+        (Orthogonal(scale="initial"), "tangent"),
+    ],
+    ids=repr,
+)
+def test_what_moved_by_a_dropped_decay_alone_does_not_turn(space, update, dtype):
+    """Of its rounding an angular update would make a whole turn."""
+    model = nn.ModuleList([nn.Linear(24, 16, bias=False)]).to(dtype)
+    opt = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
+    holonom.constrain(opt, model, {weights: space}, update, decay="drop")
+    p = model[0].weight
+    before = p.detach().clone()
+    for _ in range(30):
+        p.grad = torch.zeros_like(p)
+        opt.step()
+    eps = torch.finfo(dtype if dtype == torch.float64 else torch.float32).eps
+    torch.testing.assert_close(p.detach(), before, rtol=100 * eps, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_a_dropped_decay_leaves_the_move_of_a_level_set_without_it(rng):
+    model = network()
+    opt = Given(model.parameters(), weight_decay=0.3)
+    holonom.constrain(opt, model, {weights: LevelSet(lambda w: w.sum() - 1)}, decay="drop")
+    exact = [p.detach().numpy().copy() for p in model.parameters()]
+    for i, p in enumerate(model.parameters()):
+        step = LR * rng.standard_normal(p.shape)
+        p.grad = torch.from_numpy(-step)
+        exact[i] = simplex_plain(exact[i], step, None, LR)
+    opt.step()
+    for p, q in zip(model.parameters(), exact, strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), q, rtol=0, atol=1e-12)

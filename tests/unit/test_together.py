@@ -10,7 +10,7 @@ from torch.optim import SGD, AdamW
 
 import holonom
 from holonom.constraints import Sphere
-from holonom.errors import CheckpointError
+from holonom.errors import CheckpointError, ConstraintError, PartitionError
 
 
 def network():
@@ -143,6 +143,29 @@ def test_hooks_and_repr():
     assert called == ["pre", "post", "loaded"]
     assert "SGD" in repr(opt)
     assert "AdamW" in repr(opt)
+
+
+def test_a_handle_of_a_part_is_found_from_the_whole():
+    model = network()
+    opt = holonom.together(*parts(model))
+    rules = {"2.weight": Sphere("initial")}
+    held = holonom.constrain(opt.optimizers[0], model, rules)
+    train(model, opt, range(2))
+    held.check(opt)
+    with pytest.raises(RuntimeError, match="not the one that was constrained"):
+        held.check(opt.optimizers[1])
+    with pytest.raises(PartitionError, match="'2.weight' is held on .* already"):
+        holonom.constrain(opt, model, rules)
+
+
+def test_decay_is_that_of_the_innermost_part():
+    model = network()
+    first = SGD(model[0].parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    others = (AdamW(model[i].parameters(), lr=1e-2, weight_decay=0.1) for i in (2, 4))
+    opt = holonom.together(holonom.together(first, next(others)), next(others))
+    with pytest.raises(ConstraintError, match=r"(?s)group 0 of SGD has .* a part of the gradient"):
+        holonom.constrain(opt, model, {"0.weight": Sphere("initial")}, decay="drop")
+    holonom.constrain(opt, model, {"2.weight": Sphere("initial")}, decay="drop")
 
 
 def test_bad_input():

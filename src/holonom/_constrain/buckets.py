@@ -17,7 +17,7 @@ from ..constraints.base import widened
 from ..errors import ConstraintError, ProjectionError
 from .claims import Claim
 from .shards import adopted, moved, store_
-from .spheres import Workspace, hold_
+from .spheres import Workspace, hold_, is_dropped
 from .verbs import EDITED, hold, nearest, without_root
 
 
@@ -47,6 +47,10 @@ class Bucket:
     def narrow(self) -> bool:
         """Half precision: steps move float32 weights, which the parameters are rounded from."""
         return self.tensors[0].dtype.itemsize < 4
+
+    @property
+    def _rounding(self) -> float:
+        return float(torch.finfo(self.tensors[0].dtype).eps)
 
     @property
     def _projects(self) -> bool:
@@ -127,7 +131,9 @@ class Bucket:
         wholes = self._moved()
         try:
             if self.searches:
-                for space, claim, q in zip(self.spaces, self.claims, wholes, strict=True):
+                for space, claim, q, before in zip(self.spaces, self.claims, wholes, self.before, strict=True):
+                    if is_dropped(dropped):
+                        space.write_(q, space.view(q) + dropped * before)
                     space.land_(q, f"'{claim.name}'")
             else:
                 self._finish(wholes, lr, dropped)
@@ -150,7 +156,10 @@ class Bucket:
             if self._work is None:
                 self._work = Workspace(blocks)
             assert self._radius is not None
-            hold_(self.update, self.space.is_bound, blocks, self.before, self._radius, lr, dropped, self._work)
+            hold_(
+                self.update, self.space.is_bound, blocks, self.before, self._radius, lr, dropped, self._work,
+                self._rounding,
+            )  # fmt: skip
         elif self._stacks:
             old = torch.stack(self.before) if self.before else None
             copy_(blocks, list(self._held(torch.stack(blocks), old, self._radius, dropped).unbind()))
@@ -164,7 +173,7 @@ class Bucket:
 
     def _held(self, new: Tensor, old: Tensor | None, radius: Scalar | None, dropped: Scalar) -> Tensor:
         """Matrices that could not be projected stay where they were, and are counted on the device."""
-        found = hold(self.space, self.update, new, old, radius, dropped)
+        found = hold(self.space, self.update, new, old, radius, dropped, self._rounding)
         if old is None or self.update == "plain" or not self.space.traits.can_fail:
             return found
         lost = without_root(new, found)

@@ -117,8 +117,10 @@ def pairs_of(rules: Any) -> list[tuple[Any, Constraint]]:
 
 def part_of(optimizer: Optimizer, group: dict[str, Any]) -> Optimizer:
     """The optimizer that moves a group: itself, or one of several that work together."""
-    parts = getattr(optimizer, "optimizers", ())
-    return next((part for part in parts if any(own is group for own in part.param_groups)), optimizer)
+    for part in getattr(optimizer, "optimizers", ()):
+        if any(own is group for own in part.param_groups):
+            return part_of(part, group)
+    return optimizer
 
 
 def _refuse_langevin(optimizer: Any) -> None:

@@ -20,6 +20,7 @@ from .decay import refuse_decay
 from .held import Held
 from .landing import land_
 from .momenta import check_momenta
+from .together import with_parts
 
 
 @torch.no_grad()
@@ -118,7 +119,7 @@ def _warn_gathered(claims: list[Claim]) -> None:
 
 def _refuse_twice(optimizer: Optimizer, names: dict[int, str]) -> None:
     """One parameter, one space, also over several calls."""
-    for hook in step_hooks(optimizer):
+    for hook in (hook for one in with_parts(optimizer) for hook in step_hooks(one)):
         other = getattr(hook, "__self__", None)
         for claim in other._claims if isinstance(other, Held) else ():
             if id(claim.parameter) in names:

@@ -153,13 +153,10 @@ class Held:
 
         Args:
             optimizer: the one that the loop steps, where it may be another than the one that was constrained: a copy
-                has no hooks. Wrappers that call it are looked through.
+                has no hooks. Wrappers that call it, and :func:`holonom.together`, are looked through.
         """
         self._refuse_removed()
-        inner = optimizer
-        while inner is not None and inner is not self.optimizer:
-            inner = getattr(inner, "optimizer", getattr(inner, "_optimizer", None))
-        if optimizer is not None and inner is None:
+        if optimizer is not None and not _steps(optimizer, self.optimizer):
             raise RuntimeError(
                 "this optimizer is not the one that was constrained: deepcopy and pickle leave hooks behind. Step "
                 "held.optimizer, or call constrain with the copy and its model, and load held.state_dict()"
@@ -258,6 +255,13 @@ class Held:
     @property
     def _spaces(self) -> dict[Tensor, Any]:
         return {claim.parameter: claim.space for claim in self._claims}
+
+
+def _steps(optimizer: Any, wanted: Optimizer) -> bool:
+    """Whether an optimizer is the wanted one, wraps it, or has it as a part."""
+    inner = getattr(optimizer, "optimizer", getattr(optimizer, "_optimizer", None))
+    parts = [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]
+    return optimizer is wanted or any(_steps(part, wanted) for part in parts)
 
 
 def _allowed(claim: Claim) -> float:

@@ -16,8 +16,9 @@ def adopted(claim: Claim) -> Tensor:
     seen = claim.tensor
     if claim.master is None:
         claim.master = seen.float()
-    else:  # in place, as a captured graph needs it
-        claim.master.copy_(torch.where(claim.master.to(seen.dtype) == seen, claim.master, seen.float()))
+    claim.master = claim.master.to(seen.device)  # the model may have been moved since
+    # In place, as a captured graph needs it.
+    claim.master.copy_(torch.where(claim.master.to(seen.dtype) == seen, claim.master, seen.float()))
     return claim.master
 
 

@@ -18,7 +18,7 @@ from ..errors import ConstraintError
 from .claims import Claim
 from .cuts import Cut
 from .shards import Shards, moved, store_
-from .spheres import AT_BOUND, MAX_RATIO, ON_SPHERE
+from .spheres import AT_BOUND, MAX_RATIO, ON_SPHERE, is_dropped, resolution
 
 
 class SharedSpheres(Shards):
@@ -56,7 +56,7 @@ class SharedSpheres(Shards):
     def finish(self, sums: Tensor, lr: Scalar, dropped: Scalar) -> None:
         """After the optimizer's step: move the shards as the sums over all ranks say."""
         weight, scale = coefficients(
-            self.update, self.space.is_bound, sums, self.radius, lr, dropped, _eps(self.claims[0])
+            self.update, self.space.is_bound, sums, self.radius, lr, dropped, *_precisions(self.claims[0])
         )
         for i, (claim, cut) in enumerate(zip(self.claims, self.cuts, strict=True)):
             q = moved(claim)
@@ -69,30 +69,38 @@ class SharedSpheres(Shards):
 
 
 def coefficients(
-    update: str, bounded: bool, sums: Tensor, radius: Tensor, lr: Scalar, dropped: Scalar, eps: float
+    update: str,
+    bounded: bool,
+    sums: Tensor,
+    radius: Tensor,
+    lr: Scalar,
+    dropped: Scalar,
+    eps: float,
+    rounding: float,
 ) -> tuple[Tensor | None, Tensor]:
     """c and the scale of every block, from Σw², Σw·Δ and ΣΔ², or from Σw'² alone; c is None where nothing is added.
 
-    The arguments are those of :func:`holonom._constrain.spheres.hold_`.
+    The arguments are those of :func:`holonom._constrain.spheres.hold_`; ``eps`` is the rounding of its tensors.
     """
     if len(sums) == 1:
         return None, _to_radius(sums[0].sqrt(), radius, bounded, eps)
     before, along, moved = sums
     still = moved == 0
-    drops = isinstance(dropped, Tensor) or dropped != 0
-    if update == "plain" and not drops:
+    if update == "plain" and not is_dropped(dropped):
         norm = (before + 2 * along + moved).clamp_min(0).sqrt()
         return None, _to_radius(norm, radius, bounded, eps)
+    rest = (moved + 2 * dropped * along + dropped * dropped * before).clamp_min(0).sqrt()  # without the decay
     if update == "tangent":
         weight = -along / before.clamp_min(torch.finfo(before.dtype).tiny)
         if bounded:
             active = (before.sqrt() >= radius * (1 - AT_BOUND * eps)) & (along > 0)
             weight = torch.where(active, weight, 0.0)
     elif update == "angular":
-        length = (moved + 2 * dropped * along + dropped * dropped * before).clamp_min(0).sqrt()
-        weight = (length / (lr * radius)).clamp(max=MAX_RATIO) - (1 - dropped)
+        weight = (rest / (lr * radius)).clamp(max=MAX_RATIO) - (1 - dropped)
     else:
         weight = dropped * torch.ones_like(moved)
+    if is_dropped(dropped):
+        weight = torch.where(rest <= resolution(dropped, rounding) * radius, MAX_RATIO, weight)
     weight = torch.where(still, 0.0, weight)
     kept = 1 + weight
     norm = (kept * kept * before + 2 * kept * along + moved).clamp_min(0).sqrt()
@@ -112,9 +120,11 @@ def cut_of(claim: Claim) -> Cut:
     return claim.cut
 
 
-def _eps(claim: Claim) -> float:
-    """The rounding of the arithmetic's tensors."""
-    return float(torch.finfo(torch.float32 if claim.is_narrow else claim.parameter.dtype).eps)
+def _precisions(claim: Claim) -> tuple[float, float]:
+    """The rounding of the arithmetic's tensors, and of the parameter."""
+    dtypes = torch.float32 if claim.is_narrow else claim.parameter.dtype, claim.parameter.dtype
+    wide, own = (float(torch.finfo(dtype).eps) for dtype in dtypes)
+    return wide, own
 
 
 def radii_of(claim: Claim, cut: Cut) -> Tensor:

@@ -18,9 +18,10 @@ from .._step.integrate import Scalar
 from .._step.run import KERNEL_DEVICES
 from .._torch import has_triton
 
-LONG = 4096  # entries of a block whose squares are summed in two stages: on a CPU one sum loses digits
+LONG = 4096  # entries of a block whose squares are summed in stages: on a CPU one sum loses digits
 MAX_RATIO = 1e15  # of a weight to its move: beyond it the angle of a step is 0
 AT_BOUND = 8  # roundings within which a bound is active
+LEFT = 1e-3  # of a decay that is left out: what a step has less of besides is the rounding of sums
 ON_SPHERE = 4  # roundings within which a block has its norm, and stays as it is
 
 
@@ -56,8 +57,7 @@ def norm_of(x: Tensor, out: Tensor) -> None:
     if size <= LONG:
         torch.linalg.vector_norm(x, dim=-1, out=out)
     elif part >= 32 and x.stride(-1) == 1:
-        parts = torch.linalg.vector_norm(x.view(*x.shape[:-1], size // part, part), dim=-1)
-        torch.linalg.vector_norm(parts, dim=-1, out=out)
+        norm_of(torch.linalg.vector_norm(x.view(*x.shape[:-1], size // part, part), dim=-1), out)
     else:
         torch.sum(x.square(), -1, out=out).sqrt_()
 
@@ -71,6 +71,7 @@ def hold_(
     lr: Scalar,
     dropped: Scalar,
     work: Workspace,
+    rounding: float,
 ) -> None:
     r"""Move every block w' that an optimizer made of w to its sphere, ‖w‖ = r, or into its ball, ‖w‖ ≤ r.
 
@@ -80,7 +81,7 @@ def hold_(
     - tangent:  n = w' − w(w·Δ)/‖w‖²; of a ball only where ‖w‖ = r and w·Δ > 0
     - angular:  n = w + lr·r·Δ/‖Δ‖, that is, along w' + (‖Δ‖/(lr·r) − 1)w
 
-    Where Δ = 0 the block stays as it is, bit for bit.
+    Where Δ = 0 the block stays as it is, bit for bit; where Δ is only a decay that is left out, it keeps its direction.
 
     Args:
         update: "plain", "tangent" or "angular".
@@ -91,15 +92,17 @@ def hold_(
         lr: of "angular".
         dropped: lr·λ of a weight decay that is left out: Δ + lr·λ·w takes the place of Δ.
         work: of these blocks.
+        rounding: ``finfo.eps`` of the parameters.
     """
-    drops = isinstance(dropped, Tensor) or dropped != 0
+    drops = is_dropped(dropped)
+    smallest = resolution(dropped, rounding)
     eps = torch.finfo(new[0].dtype).eps
     if new[0].device.type in KERNEL_DEVICES and has_triton():
         from .._backends.triton import hold
 
         if hold.fits(new, old, (lr, dropped)):
             work.table = work.table or hold.Table(new)
-            limits = (ON_SPHERE * eps, AT_BOUND * eps, MAX_RATIO)
+            limits = (ON_SPHERE * eps, AT_BOUND * eps, MAX_RATIO, smallest)
             hold.hold_(update, bounded, new, old, radius, lr, dropped, work.table, limits)  # type: ignore[arg-type]
             return
     if update == "plain" and not drops:
@@ -109,6 +112,7 @@ def hold_(
         return
     moved = work.moved.measure(a - b for a, b in zip(new, old, strict=True))
     still = moved == 0
+    weight = dropped * torch.ones_like(moved)
     if update == "tangent":
         before, after = work.before.measure(old), work.after.measure(new)
         weight = _normal_part(before, after, moved)
@@ -116,18 +120,32 @@ def hold_(
             active = (before >= radius * (1 - AT_BOUND * eps)) & (weight > 0)
             weight = torch.where(active, weight, 0.0)
         weight = -weight
-    elif update == "angular":
-        if drops:
-            moved = work.moved.measure(a - b * (1 - dropped) for a, b in zip(new, old, strict=True))
+    if drops:
+        moved = work.moved.measure(a - b * (1 - dropped) for a, b in zip(new, old, strict=True))
+    if update == "angular":
         weight = (moved / (lr * radius)).clamp(max=MAX_RATIO) - (1 - dropped)
-    else:
-        weight = dropped * torch.ones_like(moved)
+    if drops:
+        weight = torch.where(moved <= smallest * radius, MAX_RATIO, weight)
     work.weight.vector.copy_(torch.where(still, 0.0, weight))
     for a, b, column in zip(new, old, work.weight.columns, strict=True):
         a.addcmul_(b, column)
     norm = work.after.measure(new)
     outside = norm > radius if bounded else norm > 0
     _scale_(new, torch.where(outside & ~still, radius / norm, 1.0), work)
+
+
+def is_dropped(dropped: Scalar) -> bool:
+    """Whether there is, or may be, a decay to leave out."""
+    return isinstance(dropped, Tensor) or dropped != 0
+
+
+def resolution(dropped: Scalar, rounding: float) -> Scalar:
+    """Of a block's norm: a smaller move is what rounding leaves of a decay that was left out.
+
+    Weights are rounded to the nearest, and are themselves near: the error is below the decay, too.
+    """
+    least = dropped.clamp(max=rounding) if isinstance(dropped, Tensor) else min(dropped, rounding)
+    return least + LEFT * dropped
 
 
 def _normal_part(before: Tensor, after: Tensor, moved: Tensor) -> Tensor:

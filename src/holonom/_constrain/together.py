@@ -134,6 +134,12 @@ class Together(Optimizer):
         return {"defaults": self.defaults, "optimizers": self.optimizers}
 
 
+def with_parts(optimizer: Optimizer) -> list[Optimizer]:
+    """An optimizer, the parts it steps, and theirs."""
+    parts = getattr(optimizer, "optimizers", ())
+    return [optimizer, *(own for part in parts for own in with_parts(part))]
+
+
 def together(*optimizers: Optimizer) -> Together:
     """One optimizer of several: Muon for the matrices and AdamW for the rest, say.
 

@@ -7,30 +7,37 @@ from torch import Tensor
 
 from .._step.integrate import Phase, Scalar
 from ..constraints import Constraint
+from .spheres import is_dropped, resolution
 
 UNCHANGED = 8  # roundings of its largest entry by which a matrix may be off its space and stay as it is
 EDITED = 1024  # roundings by which steps do not leave it: others have written it
 
 
 def hold(
-    space: Constraint, update: str, new: Tensor, old: Tensor | None, radius: Scalar | None, dropped: Scalar
+    space: Constraint,
+    update: str,
+    new: Tensor,
+    old: Tensor | None,
+    radius: Scalar | None,
+    dropped: Scalar,
+    rounding: float,
 ) -> Tensor:
     """Where a block, or a stack of them, goes that an optimizer moved from ``old`` to ``new``; both stay as they are.
 
     - plain:    the nearest point to ``new``
     - tangent:  the retraction of Π Δ at ``old``, Δ = new − old
 
-    ``dropped`` is lr·λ of a weight decay that is left out: Δ + lr·λ·old takes the place of Δ. What did not move stays
-    as it is, bit for bit. ``old`` is not needed by plain, unless something is dropped. A retraction that has no root is
-    NaN on a device; :func:`without_root` finds it.
+    ``dropped`` is lr·λ of a weight decay that is left out: Δ + lr·λ·old takes the place of Δ. What did not move, or by
+    that decay alone (the optimizer computes it to ``rounding``), stays as it is, bit for bit. ``old`` is not needed by
+    plain, unless something is dropped. A retraction that has no root is NaN on a device; :func:`without_root` finds it.
     """
-    drops = isinstance(dropped, Tensor) or dropped != 0
-    if old is None or (update == "plain" and not drops):
+    if old is None or (update == "plain" and not is_dropped(dropped)):
         return nearest(space, new, radius)
     step = new - old
     moved = _any(space, step != 0)
-    if drops:
+    if is_dropped(dropped):
         step += old * dropped
+        moved &= _any(space, ~(step.abs() <= resolution(dropped, rounding) * old.abs()))  # NaN has moved
     x = Phase(old.clone(), radius=radius)
     if update == "tangent":
         space.project_step_(x, step)
@@ -38,7 +45,7 @@ def hold(
     else:
         x.q.add_(step)
         space.nearest_(x)
-    return torch.where(moved, x.q, new)
+    return torch.where(moved, x.q, old)
 
 
 def without_root(new: Tensor, found: Tensor) -> Tensor:

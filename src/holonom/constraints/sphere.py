@@ -187,7 +187,7 @@ class Sphere(Viewed):
         # Norms in the precision of the state: those of half precision would not say which blocks are at the rim.
         exact = widened(q)
         rows = self.view(exact)
-        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        norm = norms_of(rows, (-1,)).to(exact.dtype).unsqueeze(-1)
         r = self.radius_of(exact) * torch.ones_like(norm)
         if self.has_slack:
             # As lift() will see it: a block whose slack rounds to nothing is at the rim.

@@ -44,7 +44,7 @@ def sum_moves(chunks, tensors, sums, SIZE: tl.constexpr, PLAIN: tl.constexpr):
 
 @triton.jit
 def make_factors(
-    blocks, sums, factors, radii, radius_stride, lr, dropped, on_sphere, at_bound, largest,
+    blocks, sums, factors, radii, radius_stride, lr, dropped, on_sphere, at_bound, largest, smallest,
     UPDATE: tl.constexpr, BOUNDED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The factors of the old block and of the optimizer's, in double precision."""
@@ -77,12 +77,14 @@ def make_factors(
             if BOUNDED:
                 part = tl.where((tl.sqrt(old2) >= r * (1 - at_bound)) & (part > 0), part, 0.0)
             of_old = -part
-        elif UPDATE == 2:
-            if DROPS:  # Δ + lr·λ·w takes the place of Δ
-                move2 = move2 + 2 * dropped * along + dropped * dropped * old2
-            of_old = tl.minimum(tl.sqrt(move2) / (lr * r), largest) - (1 - dropped)
-        else:
+        elif UPDATE == 0:
             of_old += dropped
+        if DROPS:  # Δ + lr·λ·w takes the place of Δ
+            move2 = tl.maximum(move2 + 2 * dropped * along + dropped * dropped * old2, 0.0)
+        if UPDATE == 2:
+            of_old = tl.minimum(tl.sqrt(move2) / (lr * r), largest) - (1 - dropped)
+        if DROPS:
+            of_old = tl.where(tl.sqrt(move2) <= smallest * r, largest, of_old)
         # n = of_old·w + w' = (of_old + 1)·w + Δ
         norm2 = (of_old + 1) * (of_old + 1) * old2 + 2 * (of_old + 1) * along + tl.sum(mm)
         norm = tl.sqrt(tl.maximum(norm2, 0.0))
@@ -171,9 +173,10 @@ def hold_(
     lr: float,
     dropped: float,
     table: Table,
-    limits: tuple[float, float, float],
+    limits: tuple[float, float, float, float],
 ) -> None:
-    """``limits``: within what a block is on its sphere, or its bound is active, and the largest factor of an angle."""
+    """``limits``: within what a block is on its sphere, or its bound is active, the largest factor of an angle, and the
+    smallest move beside a decay that is left out, by the radius."""
     drops = dropped != 0
     plain = update == "plain" and not drops
     tensors, radii = table.tensors(new, old), table.radii(radius)
