@@ -54,7 +54,7 @@ class Number:
         whole = self.scale.startswith("whole")
         if not self.low <= value <= self.high or (whole and value != int(value)):
             kind = "a whole number" if whole else "a number"
-            also = {"off": ", or 0", "derived": ", or null (derived)"}.get(self.zero or "", "")
+            also = {"off": ", or 0", "derived": ", or null to derive it"}.get(self.zero or "", "")
             raise SettingError(name, f"{name} must be {kind} from {self.low:g} to {self.high:g}{also}; got {value:g}")
         return int(value) if whole else float(value)
 

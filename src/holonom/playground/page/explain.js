@@ -44,7 +44,7 @@ export const TERMS = {
   curvature: T("How strongly the boundary bends, on average along it; a boundary that runs after single points bends more.", "κ = |φ<sub>xx</sub>φ<sub>y</sub>² − 2φ<sub>x</sub>φ<sub>y</sub>φ<sub>xy</sub> + φ<sub>yy</sub>φ<sub>x</sub>²| / |∇φ|³"),
 
   // pictures
-  field: T("What the network says of every place: blue for class 1, orange for class 0; the line is where both are as likely. Points have the colour of their own class.", "<i>p</i>(<i>x</i>) = 1/(1 + <i>e</i><sup>−<i>f</i>(<i>x</i>)</sup>)"),
+  field: T("What the network says of every place: blue for class 1, orange for class 0; the line is where both are as likely; points have the colour of their own class.", "<i>p</i>(<i>x</i>) = 1/(1 + <i>e</i><sup>−<i>f</i>(<i>x</i>)</sup>)"),
   spread: T("The standard deviation of the replicas' probabilities: how much they disagree. The line is where their mean is one half.", "(⟨(<i>p<sub>r</sub></i> − <i>p̄</i>)²⟩)<sup>½</sup> ≤ ½"),
   loss: T("Test loss (solid) and training loss (dashed); of replicas the mean.", "<i>L</i> = −⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
   accuracy: T("Test accuracy (solid) and training accuracy (dashed).", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),

@@ -83,6 +83,7 @@ const live = new Live({
 
   lost() {
     $("offline").hidden = false;
+    $("rate").textContent = "not connected";
     document.body.classList.add("lost");
   },
 });
