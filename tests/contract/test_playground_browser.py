@@ -216,8 +216,11 @@ def test_presets_begin_and_play(page: Any, server: Server) -> None:
         playwright.expect(page.locator("#preset-text")).to_have_text(preset.text)
         until(page, "Number(document.body.dataset.step) > 2")
         for number, arm in enumerate(preset.settings.arms):
-            assert setting(page, "AB"[number]) == arm.method
+            expect_setting(page, "AB"[number], arm.method)
     page.locator("#play").click()
+    move(page, "width", "width")
+    playwright.expect(page.locator("#preset-text")).to_contain_text("Settings of your own")
+    assert page.locator(".chips [aria-pressed=true]").count() == 0
 
 
 # ── what is shown ────────────────────────────────────────────────────────────────────────────────
@@ -373,6 +376,50 @@ def test_every_word_is_explained_on_hover_and_on_focus(small: Any) -> None:
     playwright.expect(tip).to_be_hidden()
 
 
+def test_words_of_sliders_are_explained_by_keyboard_and_click(small: Any) -> None:
+    """The click that a label passes on to its slider does not hide what the label explains."""
+    tip = small.locator("#tip")
+    small.locator("label[for='width-input']").click()
+    playwright.expect(tip).to_contain_text("Units in every hidden layer")
+    assert small.evaluate("document.activeElement.id") == "width-input"
+    small.mouse.move(2, 2)
+    playwright.expect(tip).to_be_hidden()
+    small.locator("#width-input").focus()
+    small.keyboard.press("Shift+Tab")
+    small.keyboard.press("Shift+Tab")
+    assert small.evaluate("document.activeElement.id") == "depth-input"
+    playwright.expect(tip).to_contain_text("Layers of hidden units")
+    box, slider = tip.bounding_box(), small.locator("#depth-input").bounding_box()
+    assert box["y"] >= slider["y"] + slider["height"] or box["y"] + box["height"] <= slider["y"]
+    small.keyboard.press("Escape")
+    playwright.expect(tip).to_be_hidden()
+
+
+def test_words_are_explained_by_a_tap(browser: Any, server: Server) -> None:
+    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 800})
+    page = visit(context.new_page(), server, SMALL)
+    page.locator("label[for='arms.0.lr-input']").tap()
+    playwright.expect(page.locator("#tip")).to_contain_text("time step")
+    page.locator("h1").tap()
+    playwright.expect(page.locator("#tip")).to_be_hidden()
+    context.close()
+
+
+def test_a_run_that_diverges_says_so_and_the_other_goes_on(page: Any, server: Server) -> None:
+    hot = "A=sgd&B=baoab&B.lr=2&B.temperature=1&depth=6&width=20&scale=3&batch=25"
+    small = visit(page, server, "#data=spirals&points=100&seed=0&" + hot)
+    small.locator("#play").click()
+    stopped = small.locator("[data-arm=B] .stopped")
+    playwright.expect(stopped).to_contain_text("the loss is not finite any more. Choose a smaller step size, then Reset.")
+    assert "Arm B: Stopped" in small.locator("#said").text_content()
+    until(small, "Number(document.body.dataset.step) > 40")
+    small.locator("#play").click()
+    settled(small)
+    assert small.get_by_role("alert").is_hidden()
+    assert small.locator("[data-arm=A] .stopped").is_hidden()
+    assert small.locator("[data-arm=B] [data-number=test_loss]").text_content() == "–"
+
+
 def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     small.locator("#data-input").select_option("painted")
     expect_setting(small, "data", "painted")
@@ -433,6 +480,15 @@ def test_bad_settings_are_explained_and_marked(small: Any) -> None:
     word.press("Enter")
     playwright.expect(small.get_by_role("alert")).to_contain_text("begins and ends inside its drift")
     playwright.expect(word).to_have_attribute("aria-invalid", "true")
+    step = arm.get_by_label("Step size h, as a number")
+    for text in ("abc", "0,05", "1e999"):
+        step.fill(text)
+        step.press("Enter")
+        playwright.expect(small.get_by_role("alert")).to_have_text(f"Step size h must be a number, got '{text}'")
+    coupling = arm.get_by_label("Coupling ε, as a number")
+    coupling.fill("strong")
+    coupling.press("Enter")
+    playwright.expect(small.get_by_role("alert")).to_have_text("Coupling ε must be a number, got 'strong'")
     small.goto(f"{small.url.split('#')[0]}#A=newton")
     playwright.expect(small.get_by_role("alert")).to_contain_text("no method 'newton'")
 
@@ -606,6 +662,15 @@ def test_everything_fits_and_can_be_read(page: Any, server: Server, width: int, 
     )
     assert len(ratios) > 40
     assert min(ratios)[0] >= 4.5, min(ratios)
+
+
+def test_on_a_phone_only_the_buttons_stay_in_view(page: Any, server: Server) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    visit(page, server, SMALL)
+    page.evaluate("scrollTo(0, 1200)")
+    assert page.locator(".bar").bounding_box()["y"] == pytest.approx(0, abs=1)
+    assert page.locator(".bar").bounding_box()["height"] < 60
+    playwright.expect(page.locator("#seed")).not_to_be_in_viewport()
 
 
 def test_pictures_have_names_from_the_start(page: Any, server: Server) -> None:

@@ -241,6 +241,20 @@ def test_an_arm_whose_loss_is_not_finite_stops_and_the_other_goes_on() -> None:
     assert message.pack()
 
 
+def test_a_loss_that_overflows_is_left_out_of_the_line() -> None:
+    """The weights are finite, what the network makes of them is not."""
+    run = begin({"method": "sgd"})
+    with torch.no_grad():
+        for layer in (0, 2, 4):
+            run.arms[0].model.get_parameter(f"{layer}.weight").fill_(1e20)
+    message = frames.Message("frame")
+    found = diagnostics.line(run, 0, message.put)
+    values = message.arrays[found["loss"]]
+    assert np.isfinite(values[0])
+    assert not np.isfinite(values[-1])
+    assert message.pack()
+
+
 def test_painted_points_are_taken_up_while_the_run_goes() -> None:
     points = [[0.1 * i, -0.1 * i, float(i % 2)] for i in range(8)]
     run = begin({"method": "adam"}, data="painted", painted=points[:1])

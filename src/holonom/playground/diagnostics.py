@@ -51,7 +51,9 @@ def line(run: Run, number: int, put: Put) -> Any:
     arm = run.arms[number]
     over = landscape.over((run.x, run.y), {"loss": recipe.loss})
     try:
-        path = landscape.interpolate(arm.model, run.starts[number], arm.model, over, ALONG, fast=False)
+        path = landscape.interpolate(
+            arm.model, run.starts[number], arm.model, over, ALONG, fast=False, nonfinite="keep"
+        )
         values = path.values.reshape(-1, len(ALONG)).mean(0)
     except ValueError:  # the weights are not finite
         values = torch.full_like(ALONG, math.nan)

@@ -27,9 +27,9 @@ LANGEVIN = {"method": "baoab", "lr": 0.3, "friction": 1.0}
 PRESETS = {
     "small-network": Preset(
         "A small network",
-        "Twenty units that start at nearly nothing are to learn a spiral, and Adam stays near 62 % for thousands of "
-        "steps. AdLaLa, an adaptive thermostat with noise, carries the same network off that plateau and winds its "
-        "boundary into the spiral.",
+        "Twenty hidden units, whose weights start near zero, are to learn a spiral: Adam stays near 62 % for thousands "
+        "of steps. AdLaLa, which adds noise and adapts its friction to it, trains the same network past this plateau, "
+        "and its boundary winds into the spiral.",
         {
             **SPIRAL, "points": 500, "batch": 25, "depth": 1, "width": 20, "start": "small",
             "arms": [
@@ -40,9 +40,9 @@ PRESETS = {
     ),
     "orthogonality": Preset(
         "Why orthogonality",
-        "Ten hidden layers: SGD's singular values are so small that no signal gets through, and it stays at chance. "
-        "With the same step and momentum, but weights held orthogonal (all singular values 1), the network learns the "
-        "spiral.",
+        "Ten hidden layers: most singular values of SGD's weights are so small that hardly any signal passes, and it "
+        "stays at 50 %, as good as guessing. With the same step and momentum, but orthogonal weights (all singular "
+        "values 1) between the hidden layers, the network learns the spiral.",
         {
             **SPIRAL, "points": 300, "batch": 20, "depth": 10, "width": 30,
             "arms": [
@@ -55,7 +55,7 @@ PRESETS = {
         "The paper's Fig. 1",
         "A hundred noisy points, 500 units and batches of two, as published: C-SGLD keeps every weight on a circle of "
         "radius 1 (output: 5), SGD lets them grow. In a hundred runs of 500,000 steps the test loss ended at 0.46 "
-        "against 0.91; the two part late, so give them time.",
+        "against 0.91; the difference shows late, so let them run.",
         {
             "data": "spirals", "turns": 2.0, "noise": 0.05, "scale": 1.0, "points": 100, "batch": 2, "depth": 1,
             "width": 500,
@@ -67,9 +67,9 @@ PRESETS = {
     ),
     "goldilocks": Preset(
         "Goldilocks temperature",
-        "The same Langevin dynamics twice, from nearly nothing: at τ = 0.001 noise carries it off the plateau, at "
-        "τ = 0 that takes about three times as many steps. Slide B's temperature up to 0.1, and it is too hot to "
-        "settle anywhere.",
+        "The same Langevin dynamics twice, from weights near zero: at τ = 0.001 the noise takes the network off this "
+        "plateau, at τ = 0 that takes about three times as many steps. Slide B's temperature up to 0.1, and it is too "
+        "hot to learn.",
         {
             **SPIRAL, "points": 500, "batch": 25, "depth": 1, "width": 20, "start": "small",
             "arms": [{**LANGEVIN, "temperature": 1e-3}, {**LANGEVIN, "temperature": 0.0}],
@@ -77,8 +77,9 @@ PRESETS = {
     ),
     "thermostat": Preset(
         "Thermostat against minibatch noise",
-        "Both arms are told τ = 0.0001 and get batches of four, whose noise heats B's layers to several times that. "
-        "The adaptive friction of A takes it out: compare ● and ◇ with the bar below, then make the batch larger.",
+        "Both arms are set to τ = 0.0001 and get batches of four, whose noise heats B's layers to several times that. "
+        "The adaptive friction of A removes most of it: compare ● (momenta) and ◇ (positions) with the bar in "
+        "“Temperatures” below, then make the batch larger.",
         {
             "data": "circles", "noise": 0.3, "scale": 1.0, "points": 500, "batch": 4, "depth": 1, "width": 50,
             "arms": [
@@ -89,7 +90,7 @@ PRESETS = {
     ),
     "replicas": Preset(
         "Sixteen replicas",
-        "Forty noisy points: sixteen networks trained by Adam grow sure of what they cannot know, and their test loss "
+        "Forty noisy points: sixteen networks trained by Adam become certain where they cannot know, and their test loss "
         "climbs. Langevin dynamics on circles at τ = 1/40 samples the posterior instead: choose “spread” to see where "
         "its replicas disagree.",
         {

@@ -58,6 +58,7 @@ async function turn(path, body) {
     if (behind) await send(where()).then(draw).catch(() => {});
     $("problem").textContent = behind ? "This page was behind another one; here is where you are." : error.message;
     $("problem").hidden = false;
+    $("problem").scrollIntoView({ block: "nearest" });
     return false;
   } finally {
     setBusy(false);

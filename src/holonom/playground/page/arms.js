@@ -26,12 +26,16 @@ export function term(name, text) {
 }
 
 export class ArmCard {
-  /** `change(name, value, done)` is called with what is set, such as "arms.0.lr"; `paint(x, y)` with a place of the plane. */
-  constructor(number, catalogue, { change, paint }) {
+  /**
+   * `change(name, value, done)` is called with what is set, such as "arms.0.lr"; `paint(x, y)` with a place of the plane;
+   * `say(text)` with what is to be read aloud.
+   */
+  constructor(number, catalogue, { change, paint, say }) {
     this.number = number;
     this.letter = "AB"[number];
     this.catalogue = catalogue;
     this.change = change;
+    this.say = say;
     this.controls = {};
     this.build(paint);
   }
@@ -52,6 +56,10 @@ export class ArmCard {
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", `Plane of arm ${this.letter}`); // until there is more to say
     this.stopped = element("p", { className: "stopped", hidden: true });
+    this.shown = term("field", "Probability of class 1");
+    this.highest = element("span", { textContent: "1" });
+    this.key = element("p", { className: "key" },
+      this.shown, element("span", { className: "scale" }, "0", element("span", { className: "ramp" }), this.highest));
     this.numbers = element("dl", { className: "numbers" });
     this.values = {};
     for (const [name, text] of NUMBERS) {
@@ -63,7 +71,7 @@ export class ArmCard {
     this.notes = element("ul", { className: "notes" });
     const frame = element("div", { className: "frame" }, this.canvas, this.stopped);
     this.card = element("article", { className: `card arm arm-${this.letter.toLowerCase()}` },
-      element("header", {}, label, this.select), this.about, frame, this.numbers, this.sliders, this.notes);
+      element("header", {}, label, this.select), this.about, frame, this.key, this.numbers, this.sliders, this.notes);
     this.card.setAttribute("aria-label", `Arm ${this.letter}`);
     this.card.dataset.arm = this.letter;
     this.listenToPaint(paint);
@@ -150,10 +158,14 @@ export class ArmCard {
     for (const [name, , write] of NUMBERS) {
       const curve = arm.parts.curvature?.content;
       const [value, spread] = name === "curvature" ? [curve ? curve.now : null, 0] : arm.numbers[name];
-      this.values[name].textContent = write(value) + (spread ? ` ± ${name.endsWith("accuracy") ? (100 * spread).toFixed(1) : number(spread, 2)}` : "");
+      this.values[name].textContent = write(value);
+      if (spread) {
+        const text = ` ± ${name.endsWith("accuracy") ? (100 * spread).toFixed(1) : number(spread, 2)}`;
+        this.values[name].append(element("span", { className: "deviation", textContent: text }));
+      }
     }
-    this.stopped.hidden = !arm.stopped;
-    this.stopped.textContent = arm.stopped ? `Stopped at step ${count(arm.step)}: ${arm.stopped}.` : "";
+    this.showSpread(options.view === "spread" && arm.field.spread !== undefined);
+    this.showStopped(arm.stopped && `Stopped at step ${count(arm.step)}: ${arm.stopped.replace(/\.$/, "")}. Choose a smaller step size, then Reset.`);
     if (this.noted !== arm.notes.join("\n")) {
       this.noted = arm.notes.join("\n");
       this.notes.replaceChildren(...arm.notes.map((note) => element("li", { textContent: note })));
@@ -161,12 +173,28 @@ export class ArmCard {
     this.redraw();
   }
 
+  /** The key of the plane's colours. */
+  showSpread(on) {
+    this.shown.textContent = on ? "Spread over replicas" : "Probability of class 1";
+    this.shown.dataset.term = on ? "spread" : "field";
+    this.highest.textContent = on ? "½" : "1";
+    this.key.classList.toggle("spread", on);
+  }
+
+  showStopped(text) {
+    this.stopped.hidden = !text;
+    this.stopped.classList.remove("waiting");
+    if (text && this.stopped.textContent !== text) this.say(`Arm ${this.letter}: ${text}`);
+    this.stopped.textContent = text;
+  }
+
   /** An arm without a frame: there are no points yet. */
   clear(options) {
     this.frame = { arm: null, plane: null, options };
     for (const [name] of NUMBERS) this.values[name].textContent = "–";
     this.stopped.hidden = false;
-    this.stopped.textContent = "Paint at least two points, better some of both classes.";
+    this.stopped.classList.add("waiting");
+    this.stopped.textContent = "Paint points here: click or drag. At least two, better some of both classes.";
     this.redraw();
   }
 

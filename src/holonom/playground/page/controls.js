@@ -6,8 +6,8 @@ import { plain } from "./explain.js";
 const STEPS = 120; // positions of a logarithmic slider
 
 const LABELS = {
-  data: "Points", turns: "Turns", waves: "Half waves", noise: "Noise", scale: "Scale", points: "Number", depth: "Hidden layers",
-  width: "Width", activation: "Activation", start: "Start", replicas: "Runs", batch: "Batch size", lr: "Step size h",
+  data: "Shape", turns: "Turns", waves: "Half waves", noise: "Noise", scale: "Scale", points: "Points", depth: "Hidden layers",
+  width: "Width", activation: "Activation", start: "Initial weights", replicas: "Runs", batch: "Batch size", lr: "Step size h",
   momentum: "Momentum μ", weight_decay: "Weight decay λ", friction: "Friction γ", temperature: "Temperature τ",
   output_temperature: "Output τ₂", radius: "Radius r", output_radius: "Output radius r₁", coupling: "Coupling ε",
   driving_noise: "Driving noise σ", every: "Slow part every", scheme: "Word", space: "Space",
@@ -15,7 +15,7 @@ const LABELS = {
 
 const CHOICES = {
   spirals: "Spirals", waves: "Waves", circles: "Circles", xor: "Xor", painted: "Painted by hand", default: "PyTorch's",
-  small: "nearly nothing", free: "free", spheres: "on spheres", orthogonal: "orthogonal", 1: "one", 16: "16 replicas",
+  small: "near zero", free: "free", spheres: "on spheres", orthogonal: "orthogonal", 1: "one", 16: "16 replicas",
 };
 const IN_SPACE = { circles: "on circles" };
 
@@ -41,6 +41,11 @@ function fromPosition(control, position) {
   const value = low * (high / low) ** ((position - first) / (STEPS - first));
   const rounded = control.scale.startsWith("whole") ? Math.round(value) : Number(value.toPrecision(2));
   return Math.max(low, Math.min(high, rounded));
+}
+
+/** The number that a text is; else the text itself, for the server to refuse. */
+export function typed(text) {
+  return text.trim() === "" || !Number.isFinite(Number(text)) ? text : Number(text);
 }
 
 const show = (control, value) => (value === null ? "derived" : number(value, 6));
@@ -104,8 +109,7 @@ function makeSlider(box, id, name, control, change) {
   slider.addEventListener("change", () => change(value(), true));
   exact.addEventListener("change", () => {
     const text = exact.value.trim();
-    const given = control.zero === "derived" && (text === "" || text === "derived") ? null : Number(text);
-    change(given === null || text !== "" ? given : Number.NaN, true);
+    change(control.zero === "derived" && (text === "" || text === "derived") ? null : typed(text), true);
   });
   box.append(exact, slider);
   return (now) => {

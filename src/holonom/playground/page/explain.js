@@ -4,16 +4,16 @@ const T = (sentence, equation) => ({ sentence, equation });
 
 export const TERMS = {
   // data and network
-  data: T("Points of two classes in the plane; 1,000 more points of the same law measure the test loss; of painted points every fourth is held out as a test.", "(<i>x</i>, <i>y</i>), <i>x</i> ∈ ℝ², <i>y</i> ∈ {0, 1}"),
+  data: T("How points of two classes lie in the plane; 1,000 more points, drawn the same way, measure the test loss; of painted points every fourth is held out as a test.", "(<i>x</i>, <i>y</i>), <i>x</i> ∈ ℝ², <i>y</i> ∈ {0, 1}"),
   turns: T("How often the two arms of the spiral wind around the centre.", "<i>x</i> = √<i>t</i> (cos 2π<i>b</i>√<i>t</i>, sin 2π<i>b</i>√<i>t</i>), <i>t</i> ∼ U(0, 1)"),
   waves: T("Half waves of the two curves; they cross about as often.", "<i>x</i>₂ = cos <i>b</i>π<i>t</i> against sin <i>b</i>π<i>t</i>"),
   noise: T("Every point is moved by this much at random.", "<i>x</i> + <i>c</i> N(0, <i>I</i>)"),
   scale: T("Stretches the plane: a network starts with slopes of about 1, so it learns a wider plane sooner.", "<i>x</i> ↦ <i>a x</i>"),
-  points: T("How many points there are to learn from; few points and a wide network overfit.", "<i>N</i>"),
+  points: T("How many points there are to learn from; a wide network overfits a few.", "<i>N</i>"),
   depth: T("Layers of hidden units between the plane and the output.", "<i>f</i> = <i>W<sub>p</sub></i> σ(<i>W</i><sub><i>p</i>−1</sub> … σ(<i>W</i><sub>0</sub> <i>x</i> + <i>b</i><sub>0</sub>) …) + <i>b<sub>p</sub></i>"),
   width: T("Units in every hidden layer.", "<i>W</i> ∈ ℝ<sup>width × width</sup>"),
   activation: T("The function between two layers.", "ReLU: max(0, <i>z</i>)"),
-  start: T("Weights at the beginning: PyTorch's own, or nearly nothing, a plateau that training must leave.", "U(−1/√<i>n</i>, 1/√<i>n</i>), or 0.01 N(0, 1)"),
+  start: T("PyTorch's own, or near zero: there the loss is nearly flat, and training must leave this plateau.", "U(−1/√<i>n</i>, 1/√<i>n</i>), or 0.01 N(0, 1)"),
   replicas: T("One run, or 16 that differ in initial weights and noise and see the same batches; the first of them is the one run.", "<i>p̄</i> = (1/16) Σ<sub><i>r</i></sub> <i>p<sub>r</sub></i>(<i>x</i>)"),
   batch: T("Points that a step's gradient is taken from; small batches make it noisy, which heats the weights; it acts at once.", "∇<i>L</i> ≈ (1/<i>n</i>) Σ ∇ℓ(<i>x<sub>i</sub></i>, <i>y<sub>i</sub></i>)"),
   seed: T("Decides points, initial weights, batches and noise; both arms have the same.", "<i>R</i> = Philox(seed, step, weight)"),
@@ -44,7 +44,8 @@ export const TERMS = {
   curvature: T("How strongly the boundary bends, on average along it; a boundary that runs after single points bends more.", "κ = |φ<sub>xx</sub>φ<sub>y</sub>² − 2φ<sub>x</sub>φ<sub>y</sub>φ<sub>xy</sub> + φ<sub>yy</sub>φ<sub>x</sub>²| / |∇φ|³"),
 
   // pictures
-  field: T("The colour is the network's probability of class 1; the line is where it is one half.", "<i>p</i>(<i>x</i>) = 1/(1 + <i>e</i><sup>−<i>f</i>(<i>x</i>)</sup>)"),
+  field: T("What the network says of every place: blue for class 1, orange for class 0; the line is where both are as likely; points have the colour of their own class.", "<i>p</i>(<i>x</i>) = 1/(1 + <i>e</i><sup>−<i>f</i>(<i>x</i>)</sup>)"),
+  spread: T("The standard deviation of the replicas' probabilities: how much they disagree. The line is where their mean is one half.", "(⟨(<i>p<sub>r</sub></i> − <i>p̄</i>)²⟩)<sup>½</sup> ≤ ½"),
   loss: T("Test loss (solid) and training loss (dashed); of replicas the mean.", "<i>L</i> = −⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
   accuracy: T("Test accuracy (solid) and training accuracy (dashed).", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),
   temperatures: T("In equilibrium momenta and positions of every layer are at the temperature that was set (the bar); noise of small batches lifts both, and the positions' is an average since the last change, low while a layer still learns.", "kinetic <i>p</i>ᵀ<i>p</i>/<i>N</i> &nbsp;·&nbsp; configurational ⟨(<i>q</i> − ⟨<i>q</i>⟩)·∇<i>L</i>⟩/<i>N</i>"),
@@ -79,9 +80,12 @@ export function plain(term) {
   return `${sentence} ${box.textContent}`.trim();
 }
 
+const EXPLAINED = "button.term, select, input:not(.exact)"; // what is explained when the keyboard comes to it
+
 /** Shows the explanation of whatever has `data-term`: on hover, on keyboard focus and on a tap; Escape hides it. */
-export function explainOnHover(tip) {
+export function explain(tip) {
   let shown = null, at = null; // what is explained, and where it was then
+  const focusOf = (element) => element?.control ?? element; // a label's is its control
   const hide = () => {
     tip.hidden = true;
     shown?.removeAttribute("aria-describedby");
@@ -101,7 +105,9 @@ export function explainOnHover(tip) {
     tip.hidden = false;
     shown = element;
     element.setAttribute("aria-describedby", "tip");
-    const place = at = element.getBoundingClientRect(), size = tip.getBoundingClientRect();
+    at = element.getBoundingClientRect();
+    const place = (element.closest(".control, .pair") ?? element).getBoundingClientRect(); // nothing of it is covered
+    const size = tip.getBoundingClientRect();
     const below = place.bottom + 8 + size.height < innerHeight;
     tip.style.left = `${Math.max(8, Math.min(place.left, document.documentElement.clientWidth - size.width - 8))}px`;
     tip.style.top = `${Math.max(8, below ? place.bottom + 8 : place.top - size.height - 8)}px`;
@@ -111,17 +117,17 @@ export function explainOnHover(tip) {
     if (event.pointerType === "touch") return;
     const found = term(event);
     if (found) show(found);
-    else if (!event.target.closest?.("#tip") && !shown?.matches(":focus-visible")) hide();
+    else if (!focusOf(shown)?.matches(":focus-visible")) hide();
   });
-  document.addEventListener("focusin", (event) => {
-    const found = term(event);
-    if (found?.matches(":focus-visible")) show(found);
-    else hide();
+  document.addEventListener("focusin", ({ target }) => {
+    const found = target.dataset.term ? target : target.labels?.[0]?.closest("[data-term]");
+    if (found && target.matches(EXPLAINED) && target.matches(":focus-visible")) show(found);
+    else if (target !== focusOf(shown)) hide(); // a click on a label also moves the focus to its control
   });
   document.addEventListener("click", (event) => {
     const found = term(event);
     if (found) show(found);
-    else hide();
+    else if (event.target !== focusOf(shown)) hide(); // a label passes its click on to its control
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hide();

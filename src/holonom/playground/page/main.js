@@ -2,8 +2,8 @@
 
 import { ArmCard } from "./arms.js";
 import { watchColours } from "./colours.js";
-import { makeControl } from "./controls.js";
-import { explainOnHover } from "./explain.js";
+import { labelOf, makeControl, typed } from "./controls.js";
+import { explain } from "./explain.js";
 import { count, short } from "./format.js";
 import { Live } from "./live.js";
 import { Measurements } from "./measurements.js";
@@ -17,6 +17,7 @@ const ONLY_FOR = { turns: ["spirals"], waves: ["waves"], noise: ["spirals", "wav
 const SEND_EVERY = 60; // milliseconds, while a slider moves
 const DESCRIBE_EVERY = 2000;
 const BOUND = 1.3; // of the plane, in units of the scale
+const ADDRESS_EVERY = 400; // milliseconds; browsers refuse a page that changes its address more often
 
 let catalogue = null, state = null, plane = null, frame = null;
 let session = null; // of the server that this page knows
@@ -58,8 +59,8 @@ const live = new Live({
   },
 
   problem({ name, text }) {
-    $("problem").textContent = text;
-    $("problem").hidden = false;
+    const own = name.split(".").pop();
+    showProblem(text.startsWith(`${own} `) ? labelOf(own) + text.slice(own.length) : text); // as it is called here
     showSettings();
     control(name)?.mark(true);
   },
@@ -82,6 +83,7 @@ const live = new Live({
 
   lost() {
     $("offline").hidden = false;
+    $("rate").textContent = "not connected";
     document.body.classList.add("lost");
   },
 });
@@ -165,17 +167,29 @@ function showSettings() {
   $("speed").value = state.speed ?? "";
   $("play").classList.toggle("playing", playing);
   $("play").querySelector(".word").textContent = playing ? "Pause" : "Play";
-  if (state.problem) {
-    $("problem").textContent = state.problem;
-    $("problem").hidden = false;
-  }
+  if (state.problem) showProblem(state.problem);
   const preset = catalogue.presets.find((each) => same(each.settings, settings));
   for (const chip of document.querySelectorAll(".chips button")) {
     chip.setAttribute("aria-pressed", chip.dataset.preset === preset?.name);
   }
-  if (preset) $("preset-text").textContent = preset.text;
-  history.replaceState(null, "", toFragment(settings));
+  $("preset-text").textContent = preset?.text ?? "Settings of your own. The address of this page holds them; a preset above replaces them.";
+  if (!addressTimer) addressTimer = setTimeout(writeAddress, Math.max(0, addressWritten + ADDRESS_EVERY - Date.now()));
   redraw();
+}
+
+let addressTimer = 0, addressWritten = 0;
+
+function writeAddress() {
+  clearTimeout(addressTimer);
+  addressTimer = 0;
+  addressWritten = Date.now();
+  history.replaceState(null, "", toFragment(state.settings));
+}
+
+/** An alert is read aloud whenever it changes, so the same one is not written again. */
+function showProblem(text) {
+  if ($("problem").textContent !== text) $("problem").textContent = text;
+  $("problem").hidden = false;
 }
 
 /** Whether settings differ at most in what acts at once. */
@@ -188,6 +202,7 @@ function same(preset, settings) {
 function addCard() {
   const number = cards.length;
   const card = new ArmCard(number, catalogue, {
+    say,
     change: (name, value, done) => set({ [name]: value }, done),
     paint: (x, y) => {
       const bound = BOUND * state.settings.scale, label = Number(document.querySelector("input[name=brush]:checked").value);
@@ -218,7 +233,7 @@ function redraw() {
   shown.forEach((card, i) => card.show(frame.arms[i], frame, plane, options));
   measurements.show(frame, shown.length);
   $("steps").textContent = count(frame.step);
-  $("rate").textContent = state.playing ? ` · ${short(Math.round(frame.rate))} a second` : "";
+  $("rate").textContent = state.playing ? `${short(Math.round(frame.rate))} a second` : "";
   document.body.dataset.step = frame.step;
   document.body.dataset.settled = frame.settled;
 }
@@ -242,7 +257,7 @@ $("play").addEventListener("click", playOrPause);
 $("step").addEventListener("click", step);
 $("reset").addEventListener("click", reset);
 $("speed").addEventListener("change", () => live.send({ do: "speed", value: $("speed").value ? Number($("speed").value) : null }));
-$("seed").addEventListener("change", () => set({ seed: Number($("seed").value.trim() || Number.NaN) }, true));
+$("seed").addEventListener("change", () => set({ seed: typed($("seed").value) }, true));
 $("new-seed").addEventListener("click", () => set({ seed: Math.floor(Math.random() * 10000) }, true));
 $("two-arms").addEventListener("change", () => {
   const { arms } = state.settings;
@@ -268,6 +283,7 @@ document.addEventListener("keydown", (event) => {
   act();
 });
 $("copy-link").addEventListener("click", async () => {
+  writeAddress();
   const link = location.href;
   const done = await copy(link);
   say(done ? "The link is copied." : "Copy the address of this page.");
@@ -276,9 +292,10 @@ $("copy-link").addEventListener("click", async () => {
 });
 $("save-png").addEventListener("click", () => {
   if (!frame) return;
+  writeAddress();
   const shown = cards.filter(({ card }) => !card.hidden);
   compose(shown, measurements.cards, frame.step, location.hash.slice(1)).toBlob((blob) => save("holonom-run.png", blob));
 });
 
 watchColours(redraw);
-explainOnHover($("tip"));
+explain($("tip"));

@@ -2,7 +2,7 @@
 
 import { colours, prepare } from "./colours.js";
 import { drawChart } from "./chart.js";
-import { drawTemperatures, drawWeights } from "./panels.js";
+import { drawTemperatures, drawWeights, empty } from "./panels.js";
 import { columns } from "./message.js";
 import { count, loss, number, percent } from "./format.js";
 import { term } from "./arms.js";
@@ -69,8 +69,24 @@ const CARDS = [
 ];
 
 const LEGENDS = {
-  loss: "— test  ┄ train", accuracy: "— test  ┄ train", temperatures: "❘ set ● kinetic ◇ config.", line: "0 = start  1 = now",
+  loss: "— test   ┄ train", accuracy: "— test   ┄ train", temperatures: "❘ as set   ● momenta   ◇ positions",
+  line: "0 = start   1 = now", residuals: "along the run", curvatures: "along the run",
 };
+const BY_SPACE = { Circle: "every weight on its circle", Sphere: "every row inside its sphere" };
+
+/** What is drawn of weights: it depends on where they live. */
+function legendOf(layers) {
+  const kinds = (layers ?? []).map(({ space }) => BY_SPACE[space] ?? "singular values, largest first");
+  return [...new Set(kinds)].join("; ");
+}
+
+/** A letter in its arm's colour. */
+function arm(letter) {
+  const made = document.createElement("span");
+  made.className = `of of-${letter.toLowerCase()}`;
+  made.textContent = letter;
+  return made;
+}
 
 export class Measurements {
   constructor(section) {
@@ -79,31 +95,39 @@ export class Measurements {
       card.className = "card chart";
       card.dataset.chart = id;
       const heading = document.createElement("h2");
-      const legend = document.createElement("span");
+      const legend = document.createElement("p");
       legend.className = "legend";
       legend.textContent = LEGENDS[id] ?? "";
-      heading.append(term(name, title), legend);
+      heading.append(term(name, title));
+      if (!id.startsWith("weights")) heading.append(arm("A"), arm("B"));
       const canvas = document.createElement("canvas");
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", title);
-      card.append(heading, canvas);
+      card.append(heading, legend, canvas);
       section.append(card);
-      return { id, title, card, canvas, draw, describe };
+      return { id, title, card, legend, canvas, draw, describe };
     });
   }
 
   show(frame, arms) {
     this.frame = frame;
-    for (const { id, card, canvas, draw } of this.cards) {
+    for (const { id, card, legend, canvas, draw } of this.cards) {
       card.hidden = id === "weights-b" && arms < 2;
       if (card.hidden) continue;
+      if (id.startsWith("weights")) {
+        const text = legendOf(part(frame, id === "weights-a" ? 0 : 1, "weights")?.content);
+        if (legend.textContent !== text) legend.textContent = text;
+      }
       const { context, width, height } = prepare(canvas);
       if (width) draw(context, width, height, frame);
     }
   }
 
   clear() {
-    for (const { canvas } of this.cards) prepare(canvas);
+    for (const { canvas } of this.cards) {
+      const { context, width, height } = prepare(canvas);
+      empty(context, width, height, "no points yet");
+    }
     this.frame = null;
   }
 

@@ -5,7 +5,7 @@ import { number } from "./format.js";
 
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
-function empty(context, width, height, text) {
+export function empty(context, width, height, text) {
   context.font = FONT;
   context.fillStyle = colours.quiet;
   context.textAlign = "center";

@@ -3,16 +3,31 @@
 import { colours } from "./colours.js";
 import { count } from "./format.js";
 
-const WIDTH = 1200, GAP = 24, RATIO = 2;
+const WIDTH = 1200, GAP = 24, RATIO = 2, HEAD = 60; // HEAD: of a chart
 const font = (size, weight = 400) => `${weight} ${size}px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif`;
+
+/** Lines of settings such as a=1&b=2 that fit; what does not fit on `most` lines is left out. */
+function wrap(context, text, width, most) {
+  const lines = [""];
+  for (const part of text.split("&")) {
+    const longer = lines.at(-1) ? `${lines.at(-1)}  ${part}` : part;
+    if (context.measureText(longer).width <= width) lines[lines.length - 1] = longer;
+    else if (lines.length < most && context.measureText(part).width <= width) lines.push(part);
+    else {
+      lines[lines.length - 1] += " …";
+      break;
+    }
+  }
+  return lines;
+}
 
 /** A canvas with the canvases of the page as they are now. */
 export function compose(cards, charts, steps, link) {
   const side = (WIDTH - 3 * GAP) / 2;
   const shown = charts.filter(({ card }) => !card.hidden);
   const columns = 4, wide = (WIDTH - (columns + 1) * GAP) / columns, high = wide * 0.72;
-  const top = 70, numbers = 96;
-  const height = top + side + numbers + Math.ceil(shown.length / columns) * (high + 44) + GAP;
+  const top = 88, numbers = 96;
+  const height = top + side + numbers + Math.ceil(shown.length / columns) * (high + HEAD) + GAP;
   const canvas = document.createElement("canvas");
   canvas.width = WIDTH * RATIO;
   canvas.height = height * RATIO;
@@ -28,7 +43,8 @@ export function compose(cards, charts, steps, link) {
   context.textAlign = "right";
   context.fillText(`${count(steps)} steps`, WIDTH - GAP, 36);
   context.textAlign = "left";
-  context.fillText(link, GAP, 56, WIDTH - 2 * GAP);
+  context.font = font(11);
+  wrap(context, decodeURIComponent(link), WIDTH - 3 * GAP, 2).forEach((line, i) => context.fillText(line, GAP, 56 + 16 * i));
   cards.forEach((card, i) => {
     const x = GAP + i * (side + GAP);
     context.drawImage(card.canvas, x, top, side, side);
@@ -40,13 +56,16 @@ export function compose(cards, charts, steps, link) {
     const lines = [...card.numbers.children].map((row) => `${row.children[0].textContent} ${row.children[1].textContent}`);
     lines.forEach((line, n) => context.fillText(line, x + (n % 3) * (side / 3), top + side + 48 + Math.floor(n / 3) * 20));
   });
-  shown.forEach(({ canvas: chart, card }, i) => {
-    const x = GAP + (i % columns) * (wide + GAP), y = top + side + numbers + Math.floor(i / columns) * (high + 44);
+  shown.forEach(({ canvas: chart, card, legend }, i) => {
+    const x = GAP + (i % columns) * (wide + GAP), y = top + side + numbers + Math.floor(i / columns) * (high + HEAD);
     context.fillStyle = colours.ink;
     context.font = font(13, 650);
     context.fillText(card.querySelector(".term").textContent, x, y + 12);
+    context.fillStyle = colours.quiet;
+    context.font = font(11);
+    context.fillText(legend.textContent, x, y + 28);
     const scale = Math.min(wide / chart.width, high / chart.height);
-    context.drawImage(chart, x, y + 22, chart.width * scale, chart.height * scale);
+    context.drawImage(chart, x, y + 38, chart.width * scale, chart.height * scale);
   });
   return canvas;
 }
