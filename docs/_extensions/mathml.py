@@ -1,4 +1,6 @@
-"""Equations as MathML, which browsers draw themselves: no script, no font, no request."""
+"""Equations as MathML, which browsers draw themselves: no script, no request."""
+
+import re
 
 from docutils import nodes
 from latex2mathml.converter import convert
@@ -6,11 +8,14 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 RELATIONS = {"←": r"\leftarrow ", "≤": r"\le ", "≥": r"\ge ", "⟨": r"\langle ", "⟩": r"\rangle ", "‖": r"\| "}
+# A minus sign after an operator that is no closing bracket.
+SIGN = re.compile(r"(<mo[^>]*>(?!&#x00029;|&#x0005D;|\)|\]|&#x02016;)[^<]*</mo>)<mo>(&#x02212;</mo>)")
 
 
 def mathml(formula: str, display: str = "inline") -> str:
-    """Unicode operators become LaTeX's, so that they get the spaces of operators."""
-    return convert(formula.translate(str.maketrans(RELATIONS)), display=display)
+    """Unicode operators become LaTeX's, so that they get the spaces of operators. Signs have no space; ∇ is upright."""
+    found = convert(formula.translate(str.maketrans(RELATIONS)), display=display)
+    return SIGN.sub(r'\1<mo form="prefix">\2', found).replace("<mi>∇</mi>", '<mi mathvariant="normal">∇</mi>')
 
 
 def visit_inline(self: HTML5Translator, node: nodes.math) -> None:

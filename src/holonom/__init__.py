@@ -1,7 +1,6 @@
-"""holonom: train neural networks by simulating them.
+"""Optimizers for PyTorch that keep weights on constraints and sample at a temperature.
 
-Parameters are positions, and an optimizer step is one step of a constrained, stochastic,
-partitioned, multirate molecular-dynamics integrator.
+A step is one step of a molecular dynamics simulation: weights are positions, and the loss is the potential energy.
 """
 
 import importlib

@@ -33,52 +33,53 @@ STRIDED = {torch.strided}
 
 
 class Langevin(Grouped, Diagnosed, Checkpointed):
-    r"""Train by simulating: parameters are positions, a step is one step of a splitting integrator.
+    r"""Train by simulating: weights are positions, and a step is one step of a splitting integrator.
 
-    The dynamics (paper eq. 12, with constraint g and momenta p)
+    The dynamics (paper eq. 12) have a loss L, a constraint g, momenta p, friction γ and temperature τ:
 
     .. math:: dq = p\,dt, \qquad dp = (-∇L(q) - γp)\,dt + \sqrt{2γτ}\,dW - ∇g(q)\,dλ, \qquad g(q) = 0
 
-    is split into letters, each solved exactly where that is possible, and a *word* says in which
-    order they act and hence which method this is: ``"BAOAB"``, ``"OBA"`` (SGD with momentum at
-    τ = 0), ``"L"`` (SGLD), ``"BACDEDCAB"`` (adaptive Langevin), or any other legal word; see
-    :mod:`holonom.scheme`. Every option may be set per parameter group.
+    They are split into letters, and each letter is solved exactly where that is possible. A *word* says in which order
+    the letters act, and hence which method this is: ``"BAOAB"``, ``"OBA"`` (SGD with momentum at τ = 0), ``"L"``
+    (SGLD), ``"BACDEDCAB"`` (adaptive Langevin), or another; see :mod:`holonom.scheme`. Every option may be set per
+    parameter group.
 
-    Temperature is that of the loss as given: the invariant law is exp(−L(q)/τ). For the *mean* negative
-    log-likelihood of ``num_data`` examples the Bayes posterior is τ = 1/num_data
-    (:func:`holonom.posterior_temperature`).
+    After a long time the density of the weights is proportional to exp(−L(q)/τ), where L is the loss that is
+    differentiated. If L is the *mean* negative log-likelihood of ``num_data`` examples, the Bayes posterior has
+    τ = 1/num_data (:func:`holonom.posterior_temperature`).
 
     Args:
         params: parameters, named parameters or parameter groups.
-        lr: the time step h. With momentum and τ = 0, h² is what SGD calls the learning rate.
+        lr: the time step h. In words with momentum, h² takes the place of SGD's learning rate.
         scheme: the splitting word.
         friction: γ of the letter O; ``float("inf")`` draws the momentum anew at every step.
-        temperature: τ of the letters O, E, L and M; 0 trains without noise (words with D or F: with
-            ``driving_noise=0`` as well, and a ``coupling``).
-        constraint: a :mod:`holonom.constraints` space, or None. Weights that start off it are moved to
-            the nearest point, with a warning. Inside ``param_groups`` it appears as text.
-        thermostat_time: t of the thermostat (letter E): ξ̇ = (pᵀp/(Nτ) − 1)/t², N the degrees of freedom of a
-            replica. None: 20 steps, 20·lr as lr is now (:mod:`holonom._step.thermostat` says why).
-        thermostat_friction: γ of the letters D and F, σ_A = √(2γτ), ξ's mean without noise of gradients; None: 1/t.
-        coupling, driving_noise: ε and σ_A themselves, as the papers give them; needed at τ = 0.
+        temperature: τ of the letters O, E, L and M. 0 trains without noise; words with D or F then also need
+            ``driving_noise=0`` and a ``coupling``.
+        constraint: one of :mod:`holonom.constraints`, or None. Weights that start off it are moved to
+            the nearest point, with a warning. In ``param_groups`` it appears as text.
+        thermostat_time: t of the letter E, ξ̇ = (pᵀp/(Nτ) − 1)/t², where N is the number of degrees of freedom of a
+            replica. None: 20·lr, with the lr at construction.
+        thermostat_friction: γ of the letters D and F, which draw noise of size σ_A = √(2γτ). It is the mean of ξ where
+            gradients have no noise. None: 1/t.
+        coupling, driving_noise: ε and σ_A directly, as the papers give them. Needed at τ = 0.
         weight_decay: λ of a penalty ½λ‖q‖² added to the loss.
-        maximize: climb instead of descend.
+        maximize: maximise the loss instead of minimising it.
         foreach: accepted as in torch's optimizers, without effect.
-        fuse: compile the step into one pass over memory: True from the first step, False never, None
-            once a run has moved enough weights for the compiler's time to have paid. On a GPU, free, circle- and
-            sphere-constrained groups run by kernels of holonom's own unless it is False.
-        seed: of the noise. Draws are keyed by (seed, step, letter, parameter), so a resumed run repeats them.
-            None draws one number from torch's CPU generator, here and never again, for all groups: two optimizers
-            differ, and ``torch.manual_seed`` repeats them. A checkpoint replaces it, but not a seed that was given.
-            A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own stream and
-            thermostat; a model trained alone with one of those seeds draws the same.
+        fuse: compile the step into one pass over memory: True from the first step, False never, None as soon as a run
+            has moved so many weights that compiling pays. On a GPU, groups that are free, on circles or on spheres run
+            holonom's own kernels unless it is False.
+        seed: of the noise. Every draw is a function of (seed, step, letter, parameter), so a resumed run repeats it.
+            None draws one number from torch's CPU generator, at construction, for all groups. Then two optimizers
+            differ, and ``torch.manual_seed`` repeats a run. A checkpoint replaces that number, but not a seed that was
+            given. A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own noise and
+            thermostat, as a model trained alone with that seed has them.
 
-    Numbers may be tensors of shape (R,), one for each replica. On another device than the parameters they are copied
-    there when they are given or assigned: change ``param_groups[i]["lr"]``, not the tensor that was given.
+    Numbers may be tensors of shape (R,), one for each replica. If they are on another device than the parameters, they
+    are copied. To change one later, assign to ``param_groups[i]["lr"]``; changing the given tensor has no effect.
 
-    Edits of a parameter between steps (loading weights, clamping), in place or through ``.data``, are taken up by the
-    next step: what is off its manifold is landed there again, and its momentum projected (that of a square orthogonal
-    weight, which is kept in the weight's own frame, turns with it).
+    Parameters may be edited between steps (loading weights, clamping), in place or through ``.data``. The next step
+    moves what is off its manifold to the nearest point, and projects its momentum to the tangent space. (The momentum
+    of a square orthogonal weight is kept in the weight's own frame, and turns with it.)
     """
 
     guard_gradients: bool
@@ -132,11 +133,11 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
     ) -> Langevin:
         """The Langevin system whose word OBA at τ = 0 *is* ``torch.optim.SGD(params, lr, momentum)``.
 
-        With v = −p/h, SGD's v ← μv + ∇L, θ ← θ − lr·v is OBA with h = √lr and μ = e^{−γh}. (The
-        papers' formulas carry a stray h.) Add a constraint or a temperature and keep the settings.
-        Groups hold SGD's ``lr`` and ``momentum`` and no friction; schedulers of both do what they do to SGD. Noise is
-        drawn at 2τ/(1+μ), which puts *positions* at τ up to O(h²): SGLD's √(2τ·lr) at μ = 0. Another ``scheme`` over
-        A, B and O has the same terms, and noise for its positions.
+        With v = −p/h, SGD's v ← μv + ∇L, θ ← θ − lr·v is OBA with h = √lr and μ = exp(−γh). (The
+        papers' formulas have an h too many.) Add a constraint or a temperature and keep the settings.
+        Groups hold SGD's ``lr`` and ``momentum`` in place of a friction, and schedulers change both as they do for SGD.
+        Noise is drawn at the temperature 2τ/(1+μ), which puts *positions* at τ up to O(h²). At μ = 0 it is SGLD's
+        noise, √(2τ·lr). Other words of the letters A, B and O may be given as ``scheme``.
         """
         opt = cls(sgd.in_sgd_terms(params, momentum, options), lr, **{"scheme": "OBA", **options})
         opt.defaults |= {"momentum": momentum, "friction": None}
@@ -209,11 +210,11 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Pay what a rotated word still owes: BAOAB's closing half kick, with the gradients at hand.
+        """Apply the letters that a word has left for the next step, such as BAOAB's closing half kick.
 
-        Positions do not change; momenta become those of the textbook's step, as :meth:`temperatures` or an energy
-        wants them, without the normal part that a ``chord`` of :class:`~holonom.constraints.Orthogonal` may have.
-        Call it after ``backward()`` at the present positions; the next step then starts with nothing owed.
+        Call it after ``backward()`` at the present positions. Positions do not change. Momenta become those of the
+        textbook's step, as :meth:`temperatures` and energies need them, without the normal part that the ``chord`` of
+        :class:`~holonom.constraints.Orthogonal` may have. The next step does not apply these letters again.
         """
         self._integrate(self._work(), pay_owed)
         for buckets in self._buckets():
@@ -321,7 +322,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._note(p for one in work for b in one.buckets for p in b.given)
 
     def upcoming(self) -> Hashable | None:
-        """What kind of step comes next: a captured graph is replayed for steps of its kind only."""
+        """The kind of the next step. A captured graph may be replayed for steps of its kind only."""
         groups = [group for group in self.param_groups if group["params"]]
         stacked = [group for group in groups if self._spaces[group["params"][0]].traits.stacked]
         return tuple(group["step"] % POLISH_EVERY == 0 for group in stacked)

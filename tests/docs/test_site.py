@@ -68,6 +68,11 @@ def test_equations_are_mathml(site):
     assert text.count("<math") > 20
     assert "MathJax" not in text
     assert "katex" not in text
+    sheet = (site / "_static" / "site.css").read_text()
+    (font,) = re.findall(
+        r"""url\("([^"]+)"\)""", sheet
+    )  # a font for mathematics: browsers misplace superscripts without one
+    assert (site / "_static" / font).stat().st_size < 100_000
 
 
 def test_tutorials_show_what_they_print_and_draw(site):

@@ -1,4 +1,4 @@
-"""The spaces weights can live on: one file each."""
+"""Constraints on weights: the sets, or spaces, on which weights can live."""
 
 from .base import Constraint
 from .circle import Circle

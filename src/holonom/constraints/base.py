@@ -1,7 +1,7 @@
-"""What a space of weights must know: how to reach it, move along it and stay tangent to it.
+"""The interface of a space of weights: how to reach it, to move along it, and to stay tangent to it.
 
-A constraint never sees a scheme, a group or a rate. Its verbs take one :class:`Phase` (one tensor, or a stacked batch
-whose trailing dimensions are the block) and change it in place.
+A constraint knows nothing of schemes, groups or rates. Most methods take one :class:`Phase` and change it in place. A
+phase is one tensor, or a stacked batch whose trailing dimensions are the block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOMENTA = ("momentum", "spin", "chord")
 
 
 class Landing(NamedTuple):
-    """What moving a tensor onto the manifold did: how many blocks moved, the largest distance, how many are frozen."""
+    """What landing a tensor on its manifold did: how many blocks moved, how far at most, and how many are frozen."""
 
     moved: int
     blocks: int
@@ -36,13 +36,13 @@ class Landing(NamedTuple):
 class Traits(NamedTuple):
     """What backends need to know of a space.
 
-    elementwise: every entry by itself, at one radius, so that tensors may be joined to one vector.
-    rowwise: the arithmetic is element- or row-wise, so that compiling it into one pass over memory pays.
-    stacked: tensors of one shape are worked on as one batch.
-    padded: rows of zeros below a block stay zeros and change nothing: blocks of different heights may be stacked.
-    geodesic: ``drift_`` is exact, so that drifts add up.
-    can_fail: a step may have no projection; it works on copies.
-    joint: all tensors of a group are constrained together and move as one vector.
+    elementwise: every entry is constrained by itself, with one radius. So tensors may be joined to one vector.
+    rowwise: the arithmetic is element- or row-wise. So compiling it into one pass over memory pays.
+    stacked: tensors of one shape are one batch.
+    padded: rows of zeros below a block stay zero and change nothing. So blocks of different heights may be stacked.
+    geodesic: ``drift_`` is exact. So two drifts are one.
+    can_fail: a step may have no projection. So steps work on copies.
+    joint: all tensors of a group are constrained together, and move as one vector.
     """
 
     elementwise: bool = False
@@ -57,11 +57,15 @@ class Traits(NamedTuple):
 class Constraint:
     """The interface of a space of weights.
 
-    ``slots`` names the state that a slack variable and its momentum live in. A residual above ``lost`` means that the
-    weights have left the manifold. ``has_initialiser``: :mod:`holonom.init` can start on it. ``has_virial``: it has a
-    :meth:`virial`. ``has_dynamics``: it has the verbs that letters need. ``is_bound``: an inequality. ``takes_sizes``:
-    its radii are those of the initial weights, times ``factor`` (:meth:`sizes`). ``only_rescales``: landing on those
-    radii only multiplies blocks, so that nothing is warned about.
+    Attributes:
+        slots: names of the state of a slack variable and of its momentum.
+        lost: a larger residual means that the weights have left the manifold.
+        has_initialiser: :mod:`holonom.init` can draw weights on it.
+        has_virial: it has a :meth:`virial`.
+        has_dynamics: it has the methods that letters need.
+        is_bound: it is an inequality.
+        takes_sizes: its radii are those of the initial weights times ``factor`` (:meth:`sizes`).
+        only_rescales: landing on these radii only multiplies blocks, which is not warned about.
     """
 
     slots: tuple[str, ...] = ()
@@ -94,46 +98,46 @@ class Constraint:
         return x
 
     def with_view(self, view: View | str | None, ndim: int | None = None) -> Constraint:
-        """The space that reads parameters by ``view``, if its own view is "auto"; else itself: what was given wins.
+        """If the space's own view is "auto", the same space with this ``view``; otherwise the space itself.
 
-        ``ndim``, the parameter's dimensions, turns a ``View`` that has a name into that name, by which it is printed.
+        If ``ndim``, the number of the parameter's dimensions, is given, a ``View`` that has a name is replaced by it.
         """
         return self
 
     def radius_of(self, q: Tensor, sizes: Tensor | None = None) -> Scalar | None:
-        """The radius of every block of a tensor, so that it broadcasts against the blocks; None if there is none.
+        """The radius of every block of a tensor, in a shape that broadcasts against the blocks; None if there is none.
 
         ``sizes`` are those of this tensor, where the space ``takes_sizes``.
         """
         return None
 
     def sizes(self, q: Tensor, name: str) -> Tensor | None:
-        """Where the space ``takes_sizes``: what it keeps of the initial weights, one number a block; else None.
+        """If the space ``takes_sizes``, one number for each block of the initial weights, its norm; otherwise None.
 
-        They belong to the state of the parameter, in the state's dtype.
+        They are kept in the parameter's state, in the state's dtype.
         """
         return None
 
     def held_at(self, sizes: Tensor | None) -> Constraint:
-        """The space of one parameter whose :meth:`sizes` are these; itself where there are none."""
+        """The space of one parameter with these :meth:`sizes`; the space itself if they are None."""
         return self
 
     # ── tensors that are spread over ranks ───────────────────────────────────────────────────────
 
     def reach(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """How many neighbouring entries of a block there are along each dimension of a tensor of this shape.
+        """The length of a block along each dimension of a tensor of this shape.
 
-        Blocks divide each dimension evenly, so that a rank knows which ones its shard cuts. None: the constraint needs
-        the whole tensor.
+        Blocks divide each dimension evenly, so a rank can compute which blocks its shard cuts. None means that the
+        constraint needs the whole tensor.
         """
         return None
 
     def sizes_from(self, norms: Tensor, q: Tensor, name: str) -> Tensor:
-        """:meth:`sizes` of a tensor whose blocks have these norms, in their order; q may be without contents."""
+        """:meth:`sizes` of a tensor from the norms of its blocks, in their order. Only q's shape and dtype are read."""
         raise NotImplementedError(f"{type(self).__name__} takes no sizes")
 
     def on_shard(self, shape: Sequence[int], first: Sequence[int], local: Sequence[int]) -> Constraint:
-        """The space of a shard of shape ``local`` that starts at ``first`` of a tensor and cuts no block."""
+        """The space of a shard that cuts no block: ``first`` is its place in the tensor, ``local`` its shape."""
         return self
 
     def in_half_precision(self) -> Constraint:
@@ -149,7 +153,7 @@ class Constraint:
         return self
 
     def momentum_name(self, q: Tensor) -> str:
-        """The state a parameter's momentum lives in, by its coordinates; one of :data:`MOMENTA`."""
+        """The name of a parameter's momentum in its state, one of :data:`MOMENTA`."""
         return "momentum"
 
     def check(self, q: Tensor, name: str) -> None:
@@ -168,30 +172,30 @@ class Constraint:
         return q.numel()
 
     def kernel_key(self) -> Hashable:
-        """Equal for spaces whose verbs are the same function of a phase, so that they may share compiled kernels."""
+        """A key that is equal for spaces with the same arithmetic. They share compiled kernels."""
         return repr(self)
 
     # ── positions that were written from outside ─────────────────────────────────────────────────
 
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
-        """Take up positions that were written from outside since the last step, before a step's first letter.
+        """Before a step's first letter: take up positions that were edited since the last step.
 
-        Where position and state differ by more than a few roundings, state is set from the position (which is moved
-        to the manifold if it is off it) and momenta become tangent. All else stays as it is, bit for bit. It is
-        arithmetic on the device, which is not asked. ``precision`` is the parameter's dtype; x.q may be wider.
+        Where position and state differ by more than a few roundings, the position is moved to the manifold if it is
+        off it, state is set from it, and momenta become tangent. All else stays as it is, bit for bit. Nothing is read
+        back from the device. ``precision`` is the parameter's dtype; that of x.q may be wider.
         """
 
     # ── what letters do ──────────────────────────────────────────────────────────────────────────
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
-        """Π(q) of a letter's noise. A normal part that ``drift_`` removes anyway may stay."""
+        """p ← Π(q)·p, after a letter added noise. A normal part may stay if ``drift_`` removes it."""
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
         """B: p −= h·Π(q)·∇L."""
         add_scaled_(x.p, force, -h)
 
     def drift_(self, x: Phase, h: Scalar) -> object:
-        """A: follow the geodesic with velocity p for a time h. What is returned is given to :meth:`finish_`."""
+        """A: follow the geodesic with velocity p for a time h. The result is a hint for :meth:`finish_`."""
         raise NotImplementedError(f"{type(self).__name__} has no drift_: words with A need one")
 
     def descend_(self, x: Phase, force: Tensor, h: Scalar, normals: Normals | None, size: Scalar) -> object:
@@ -209,16 +213,16 @@ class Constraint:
         raise NotImplementedError(f"{type(self).__name__} has no retract_: the word L needs one")
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
-        """After the last letter of a step: write what the user sees; ``polish``: also remove accumulated rounding."""
+        """After the last letter of a step: write the positions; with ``polish`` also remove accumulated rounding."""
 
-    # ── what other optimizers' steps need: arithmetic on the device, which is not asked ──────────
+    # ── what other optimizers' steps need; nothing is read back from the device ──────────────────
 
     def nearest_(self, x: Phase) -> None:
-        """q ← the nearest point of the set that the constraint allows; of a bound, without a margin."""
+        """q ← the nearest point that satisfies the constraint. Bounds have no margin here."""
         raise ConstraintError(f"{self!r} works in Langevin only: it has no nearest point without a search")
 
     def project_step_(self, x: Phase, step: Tensor) -> None:
-        """step ← its part along the manifold; of a bound, without what points outward where q is at the bound."""
+        """step ← its tangential part. For a bound: step without its outward part, where q is at the bound."""
         raise ConstraintError(f"{self!r} has no tangent spaces; move to the nearest point instead")
 
     def move_(self, x: Phase, step: Tensor) -> None:
@@ -233,26 +237,26 @@ class Constraint:
     # ── diagnostics ──────────────────────────────────────────────────────────────────────────────
 
     def tangent(self, x: Phase) -> list[Tensor]:
-        """The momenta, or copies without the normal part that letters may leave."""
+        """The momenta, without the normal part that letters may leave."""
         return x.momenta()
 
     def virial(self, x: Phase, force: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-        """f·∇U and div f, summed, of a vector field f on the manifold: ⟨f·∇U⟩ = τ⟨div f⟩ in equilibrium.
+        """Sums of f·∇U and of div f for a vector field f on the manifold. In equilibrium ⟨f·∇U⟩ = τ⟨div f⟩.
 
-        ``force`` is ∇U at x; f vanishes at ``reference``, which may be any constant.
+        ``force`` is ∇U at x. f vanishes at ``reference``, which may be any constant.
         """
         raise NotImplementedError(f"{type(self).__name__} has no virial")
 
     def residual(self, x: Phase) -> Tensor:
-        """The largest violation of the constraint. A bound whose slack variable is not given: how far q is outside."""
+        """The largest violation of the constraint; for a bound without a slack variable, how far q is outside."""
         return torch.zeros((), device=x.q.device)
 
     def residuals(self, x: Phase) -> Tensor:
-        """The violation of every block, the first dimension counting them; where a drift is a projection."""
+        """The violation of every block, (blocks, …), for spaces whose drift is a projection."""
         raise NotImplementedError(f"{type(self).__name__} has no residuals by block")
 
     def holds(self, x: Phase, precision: torch.dtype) -> bool:
-        """Whether position and slack agree, as far as a position of this precision can tell."""
+        """Whether position and slack variable agree, to the rounding of this precision."""
         return bool(self.residual(x) <= 32 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4))
 
     def cotangency(self, x: Phase) -> Tensor:
@@ -261,7 +265,7 @@ class Constraint:
 
 
 def check_radius(radius: Scalar, space: str) -> None:
-    """Raise :class:`ConstraintError` unless a radius is a positive number, or a tensor of them."""
+    """Raise :class:`ConstraintError` unless a radius is a positive number, or a tensor of positive numbers."""
     if is_sharded(radius):
         raise ConstraintError(
             f"{space}: the radius is a DTensor; give the whole of it as a plain tensor (radius.full_tensor()); "
@@ -280,7 +284,7 @@ INITIAL = "initial"
 
 
 def measured(norms: Tensor, like: Tensor, factor: float, name: str, what: str) -> Tensor:
-    """Sizes of blocks from their norms, in the dtype of a parameter's state. ``what`` names the argument in errors."""
+    """``factor`` times the norms of blocks, in the dtype of a parameter's state. Errors call the argument ``what``."""
     if bool((norms == 0).any()):
         raise ConstraintError(
             f"{what} on {name}: {int((norms == 0).sum())} of {norms.numel()} blocks are zero and have no norm to keep; "
@@ -290,29 +294,29 @@ def measured(norms: Tensor, like: Tensor, factor: float, name: str, what: str) -
 
 
 def norms_of(blocks: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Euclidean norms in double precision, where there is one."""
+    """Euclidean norms, in double precision where the device has it."""
     precision = blocks.dtype if blocks.device.type == "mps" else torch.float64
     norms: Tensor = torch.linalg.vector_norm(blocks, dim=dims, dtype=precision)
     return norms
 
 
 def rounding(x: Phase, precision: torch.dtype, times: float) -> float:
-    """So many roundings to a precision below that of the phase, else 0."""
+    """``times`` the rounding of a precision, if it is lower than that of the phase; otherwise 0."""
     return times * torch.finfo(precision).eps if precision != x.q.dtype else 0.0
 
 
 def inset(margin: float, dtype: torch.dtype) -> float:
-    """A margin that rounding to this precision cannot use up."""
+    """A margin of at least two roundings of this dtype."""
     return max(margin, 2 * torch.finfo(dtype).eps)
 
 
 def widened(q: Tensor) -> Tensor:
-    """In the precision of the state: float32 for half precision."""
+    """The tensor in the precision of state, which is float32 for half precision."""
     return q.float() if q.dtype.itemsize < 4 else q
 
 
 def describe(value: object) -> str:
-    """A hyperparameter as text that is equal exactly when the value is (used to compare checkpoints)."""
+    """A hyperparameter as text. Texts are equal exactly when values are, as comparing checkpoints needs."""
     if not isinstance(value, Tensor) or value.ndim == 0:
         return repr(float(value))  # type: ignore[arg-type]
     digest = zlib.crc32(value.detach().double().cpu().contiguous().numpy().tobytes())

@@ -17,23 +17,24 @@ TURN = 2 * math.pi
 
 
 class Circle(Constraint):
-    r"""Bound every weight by |θ| ≤ r through θ² + ξ² = r² (paper eq. 2, thesis 4.7.2.3–4).
+    r"""Bound every weight by |θ| ≤ r, through a slack variable ξ with θ² + ξ² = r² (paper eq. 2, thesis 4.7.2.3–4).
 
-    The circle is one angle: θ = r sin φ, ξ = r cos φ. The state holds φ/2π (``turns``) and the
-    momentum along the circle, v = r φ̇, so that the constraint and cotangency hold identically:
+    A point of the circle is an angle: θ = r sin φ, ξ = r cos φ. The state holds φ/2π (``turns``) and the
+    momentum along the circle, v = r dφ/dt. So the constraint and cotangency hold identically:
 
     - B:  v ← v − h cos φ ∂L/∂θ
-    - O:  v ← e^{−γh} v + √(τ(1−e^{−2γh})) R
+    - O:  v ← exp(−γh) v + √(τ(1 − exp(−2γh))) R
     - A:  φ ← φ + h v/r, the exact rotation
     - L:  φ ← atan2(θ − h ∂L/∂θ + √(2τh) R_θ, ξ + √(2τh) R_ξ), the radial projection (4.47)
 
-    With no loss the angle is uniform and θ follows the arcsine law on (−r, r): that is the prior
-    the lift puts on a weight.
+    Where the loss is flat the angle is uniformly distributed, and θ follows the arcsine law on (−r, r). That is the
+    prior that the slack variable implies.
 
     Args:
-        radius: r, a float or a tensor that broadcasts to the parameter; of an ensemble, (R, 1, …) is one a replica.
-        margin: where the tangent is pure slack (|θ| = r) a weight feels no force. Weights at or
-            beyond r land at r(1 − margin), strictly inside.
+        radius: r, a float or a tensor that broadcasts to the parameter. For an ensemble, a tensor of shape (R, 1, …)
+            has one radius for each replica.
+        margin: at |θ| = r a weight feels no force, because the tangent of the circle has no part along θ. So weights
+            that start at or beyond r are moved to r(1 − margin).
     """
 
     slots = ("turns",)
@@ -140,7 +141,7 @@ class Circle(Constraint):
         return agree
 
     def project_(self, x: Phase, p: Tensor, slack_p: Tensor | None = None) -> None:
-        """The momentum is a coordinate along the circle: all of it is tangent."""
+        """Nothing to do: the momentum is a coordinate along the circle, so all of it is tangent."""
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
         add_scaled_(x.p, torch.mul(x.slack, TURN).cos_().mul_(force), -h)
@@ -163,10 +164,10 @@ class Circle(Constraint):
     def virial(self, x: Phase, force: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         """⟨(θ − θ₀) cos²φ ∂U/∂θ⟩ = τ⟨cos 2φ + sin φ₀ sin φ⟩ with θ₀ = r sin φ₀.
 
-        φ has the density e^{−U/τ}, and U depends on it through θ = r sin φ: dU/dφ = r cos φ ∂U/∂θ. For a periodic f(φ),
-        0 = ∫ d/dφ (f e^{−U/τ}) dφ, so ⟨f dU/dφ⟩ = τ⟨f'⟩. Take f = (sin φ − sin φ₀) cos φ: then f' = cos²φ − sin²φ +
-        sin φ₀ sin φ. At θ₀ = 0 this is ⟨θ cos²φ ∂U/∂θ⟩ = τ⟨cos 2φ⟩, far from the rim the virial theorem. Where U is
-        flat both sides are 0: the angle is uniform at any temperature.
+        φ has the density exp(−U/τ). U depends on it through θ = r sin φ: dU/dφ = r cos φ ∂U/∂θ. For a periodic f(φ),
+        0 = ∫ d/dφ (f exp(−U/τ)) dφ, so ⟨f dU/dφ⟩ = τ⟨f'⟩. Take f = (sin φ − sin φ₀) cos φ. Then f' = cos²φ − sin²φ +
+        sin φ₀ sin φ. At θ₀ = 0 this is ⟨θ cos²φ ∂U/∂θ⟩ = τ⟨cos 2φ⟩, which far from ±r is the virial theorem. Where U
+        is flat both sides are 0: the angle is uniformly distributed at any temperature.
         """
         sine, start = x.q / x.radius, reference / x.radius
         squared_cosine = 1 - sine * sine

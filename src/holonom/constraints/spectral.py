@@ -18,14 +18,14 @@ from .views import View
 class Spectral(Matrices):
     r"""Keep the largest singular value of a matrix at σ ≤ c.
 
-    The nearest matrix of that set to W = UΣVᵀ is U min(Σ, c) Vᵀ. The set has edges wherever several singular values are
-    at c, so that it has no dynamics: it is for ``holonom.constrain(optimizer, model, rules, update="plain")``, and
-    :class:`holonom.Langevin` refuses it.
+    The nearest matrix of that set to W = UΣVᵀ is U min(Σ, c) Vᵀ. The set is not smooth where several singular values
+    equal c. So there are no dynamics on it: :class:`holonom.Langevin` refuses it. It is for
+    ``holonom.constrain(optimizer, model, rules, update="plain")``.
 
     Args:
         bound: c.
         view: how a parameter is read as matrices, as for :class:`~holonom.constraints.Orthogonal`.
-        per: what is bounded by itself, "block", "matrix" or "head", likewise.
+        per: which part is bounded by itself, "block", "matrix" or "head", as for ``Orthogonal``.
     """
 
     can_be = "bounded so"

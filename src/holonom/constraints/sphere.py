@@ -1,4 +1,4 @@
-"""Sphere: every row of a weight, or another part of it, on its own sphere (paper eq. 3)."""
+"""Sphere: each row of a weight, or each of its other blocks, on a sphere of its own (paper eq. 3)."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from .views import PER, View, Viewed
 class Sphere(Viewed):
     r"""Hold every block at ‖w‖ ≤ r (``slack=True``, paper eq. 3) or at ‖w‖ = r (``slack=False``).
 
-    With the slack variable as one more coordinate, x = (w, ξ) and π = (p_w, p_ξ), both are the
-    equality ‖x‖² = r²:
+    Let x = (w, ξ) and π = (p_w, p_ξ), with the slack variable ξ as one more coordinate, or x = w and π = p without
+    slack. Then both are the equality ‖x‖² = r²:
 
     - Π:  π ← π − x (x·π)/r²
     - A:  the great circle, x ← cos(ωh) x + sin(ωh)/ω π,  π ← cos(ωh) π − ω sin(ωh) x,  ω = ‖π‖/r
     - L:  Euler–Maruyama, then x ← r x/‖x‖
 
-    ``view`` says how a parameter is read as (…, outputs, inputs): "auto", by its module where presets and
-    :func:`holonom.partition` know it and as it is otherwise; "conv", (out, in·kh·kw); "batch", all leading dimensions
-    as batch; "batch conv", a stack of convolutions; or a :class:`View`. ``per`` says what a block is:
-
-    - "row": the weights of one output, "column": those of one input;
-    - "matrix": all of (outputs, inputs), whatever is packed in it;
-    - "block": every matrix that is packed in a parameter (queries, keys and values; gates; groups of a convolution), by
-      its module, the ``blocks`` of :func:`holonom.partition`, or ``view=View(blocks=n)``; else the whole matrix;
-    - "head": every attention head: its outputs in queries, keys and values, its inputs in what follows them. The number
-      is the module's, or given as that of blocks is.
-
-    Leading dimensions of a parameter without a module count matrices, so that the experts of a stack are separate; for
-    "row" give a ``view``, because the rows of a kernel are others.
-
     Args:
-        radius: r, a float, a tensor with one radius per block, or "initial": each block's own norm when the optimizer
+        radius: r, a float, a tensor with one radius per block, or "initial": the norm of each block when the optimizer
             is built, times ``factor``. It is kept as ``radius`` in the parameter's state and in checkpoints.
-        slack: True bounds the norm (max-norm with dynamics), False fixes it. None: a number bounds, "initial" fixes.
-        margin: at ‖w‖ = r the tangent along w is pure slack; blocks at or beyond r land at r(1 − margin).
-        factor: of "initial"; the weights are scaled by it once.
+        slack: True bounds the norm, False fixes it. None: a number bounds, "initial" fixes.
+        view: how a parameter is read as (…, outputs, inputs). "auto": by its module, where presets and
+            :func:`holonom.partition` know it, otherwise as it is. "conv": (out, in·kh·kw). "batch": leading dimensions
+            are batch. "batch conv": a stack of convolutions. Or a :class:`View`.
+        margin: at ‖w‖ = r a block feels no force along w. So blocks at or beyond r are moved to r(1 − margin).
+        per: what a block is.
+
+            - "row": the weights of one output; "column": those of one input.
+            - "matrix": all of (outputs, inputs).
+            - "block": each matrix that is packed in a parameter, such as queries, keys and values, gates, or groups of
+              a convolution. The module says how many there are, or the ``blocks`` of :func:`holonom.partition`, or
+              ``view=View(blocks=n)``. Otherwise it is the whole matrix.
+            - "head": each attention head. In queries, keys and values these are its outputs, in the map behind them its
+              inputs. Their number is given as that of blocks is.
+
+            Leading dimensions of a parameter without a module count matrices, such as the experts of a stack. For
+            "row" give a ``view``, because a kernel has other rows.
+        factor: the factor of "initial". The weights are multiplied by it once.
     """
 
     per = "row"

@@ -114,9 +114,9 @@ CONVOLUTIONS = {"conv": View(), "batch conv": View(1)}
 class Viewed(Constraint):
     """A space of matrices, or of parts of them: ``block_view`` says how parameters are read as such.
 
-    "auto" is for presets and :func:`holonom.partition`, which know the modules and replace it by the view of each
-    parameter (:meth:`with_view`). A parameter without a module is read as it is. Of more than two dimensions, leading
-    ones then count matrices where ``per`` was chosen; with the ``per`` of the class they are refused.
+    "auto" is for presets and :func:`holonom.partition`. They know the modules, and replace it by the view of each
+    parameter (:meth:`with_view`). A parameter without a module is read as it is. If it has more than two dimensions and
+    ``per`` was given, leading ones count matrices; with the default ``per`` it is refused.
 
     ``per`` is the part that is constrained by itself: a "row" or "column", the whole "matrix", a "head" of attention,
     or a "block", a matrix that is packed with others into one parameter.

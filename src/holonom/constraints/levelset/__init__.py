@@ -24,29 +24,29 @@ Function = Callable[..., Tensor]
 class LevelSet(Constraint):
     r"""Keep g(q) = 0 and h(q) ≤ 0 for functions of your own.
 
-    A function takes one block (the parameter, or one entry of its leading ``batch_dims`` dimensions) and
-    returns a number or a tensor of constraints; it is differentiated by autograd and batched by ``vmap``. The
-    dimension of an ensemble's replicas is not counted: a function sees one replica.
+    A function takes one block: the parameter, or one entry of its leading ``batch_dims`` dimensions. It returns a
+    number or a tensor of constraints. It is differentiated by autograd and batched by ``vmap``. A function sees one
+    replica of an ensemble; ``batch_dims`` does not count the dimension of replicas.
 
         >>> LevelSet(lambda q: q.square().sum() - 1)
         >>> LevelSet(lambda w: w.sum() - 1, inequalities=lambda w: -w)  # a simplex
         >>> LevelSet(lambda a, b: a.square().sum() + b.square().sum() - 1, joint=True)  # of a group's two tensors
 
-    An inequality has a slack variable, h(q) + ξ² = 0, so that all constraints are equalities c(x) = 0 of x = (q, ξ).
-    Writing π for the momentum of x and G for the Jacobian of c:
+    An inequality has a slack variable, h(q) + ξ² = 0. So all constraints are equalities c(x) = 0 of x = (q, ξ).
+    With the momentum π of x and the Jacobian G of c:
 
     - Π:  π ← π − Gᵀ(GGᵀ)⁻¹Gπ                                                    (4.43)
     - A:  RATTLE: x' = x + hπ − G(x)ᵀλ with c(x') = 0;  π ← Π_{x'}(π − G(x)ᵀλ/h)
     - L:  x' = x̄ − G(x)ᵀλ  (``direction="old"``, 4.41)  or the nearest point,
           x' = x̄ − G(x')ᵀλ (``direction="new"``, 4.42), which exists for larger steps
 
-    The invariant law is exp(−L/τ) with respect to the surface measure of c(x) = 0. Seen from q, which is what a loss
-    sees, inequalities turn the surface measure of g(q) = 0 into √det(I + ¼ Σᵢ ∇hᵢ∇hᵢᵀ/|hᵢ|), the determinant taken in
-    the tangent space of g(q) = 0. Near a bound that is |h|^(−½), as on a circle: the slack changes the prior. At a
-    bound a block feels no force across it, so what starts there lands at h = −0.001.
+    The invariant law is exp(−L/τ) with respect to the surface measure of c(x) = 0. For q alone, inequalities multiply
+    the surface measure of g(q) = 0 by √det(I + ¼ Σᵢ ∇hᵢ∇hᵢᵀ/|hᵢ|), with the determinant in the tangent space of
+    g(q) = 0. Near a bound that is |h|^(−½), as on a circle: slack variables change the prior. At a bound a block feels
+    no force across it. So blocks that start there are moved to h = −0.001.
 
-    With ``joint=True`` the functions take all tensors of the parameter group, in order, which then move as one vector;
-    all need gradients. A user's function cannot be stored: give the same constraint again when loading a checkpoint.
+    With ``joint=True`` the functions take all tensors of the parameter group, in order. The tensors move as one vector,
+    and all need gradients. Checkpoints do not contain functions: give the same constraint again when you load one.
 
     Args:
         g: the function of equalities; None if there are none.
@@ -263,9 +263,9 @@ class LevelSet(Constraint):
         return xi, torch.zeros_like(xi)
 
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
-        """Move blocks to the nearest point if one is farther off than projections leave them; slack follows.
+        """Move blocks to the nearest point if one is farther off than projections leave them, and set the slack.
 
-        A device, which is not asked, only sets the slack from g; what is left is for the step's own projection.
+        On a device nothing is read back. There only the slack is set from g; the step's own projection does the rest.
         """
         allowed = 16 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
         off = ~(distance(self._value(x.q), self._flat(x.q, x.slack)) <= allowed)

@@ -37,46 +37,43 @@ class Orthogonal(Matrices):
     r"""Keep a weight's columns (or rows, if there are fewer of them) orthonormal.
 
     Q is the *tall* orientation of the weight, r × s with s = min(out, in), and QᵀQ = I_s. Both the
-    overdamped step (Algorithm 1) and RATTLE's drift (Algorithm 2) solve for a symmetric Λ with
+    overdamped step (Algorithm 1) and RATTLE's drift (Algorithm 2) solve for a symmetric matrix Λ with
 
     .. math:: Q' = Q + Z - QΛ, \qquad Q'^{⊤} Q' = I,
 
     where Z is the step that ignores the constraint. Q'ᵀQ' depends on Z only through the s × s
-    matrices Y = QᵀZ and ZᵀZ, so the quasi-Newton iteration (4.55),
-    Λ ← Λ + ½(Q'ᵀQ' − I), runs on those (:mod:`.multiplier`): tall products are needed to build them and to apply Λ,
-    none in between.
+    matrices Y = QᵀZ and ZᵀZ. So the quasi-Newton iteration (4.55), Λ ← Λ + ½(Q'ᵀQ' − I), runs on those
+    (:mod:`.multiplier`), and only their construction and the product QΛ are products of tall matrices:
 
     - Π:  P ← P − ½Q(PᵀQ + QᵀP)                                        (14), (4.15)
     - A:  Q' as above with Z = hP;  P ← Π_{Q'}(P − QΛ/h)                (RATTLE, 4.56)
     - L:  Q' as above with Z = −h∇L + √(2τh) R                          (4.53)
 
-    Λ takes up whatever symmetric part QᵀZ has, so Q' does not depend on P's normal part, and no letter of a step needs
-    Π. The state is ``chord``, the last drift's (Q' − Q)/h and what letters added to it since; the momentum is its
-    tangent part, Π·chord, and :meth:`holonom.Langevin.synchronize` leaves just that. A short step takes
-    one symmetric product and one more (:mod:`.projection`).
+    Λ removes the symmetric part of QᵀZ. So Q' does not depend on the normal part of P, and no letter has to project.
+    The state is ``chord``: (Q' − Q)/h of the last drift, and what letters added since. The momentum is its tangent
+    part, Π·chord, which :meth:`holonom.Langevin.synchronize` leaves. A short step takes two products, one of them
+    symmetric (:mod:`.projection`).
 
-    A square weight has no directions but those it turns in. Its state is ``spin``, the skew matrix Ω = QᵀP, and
-    noise is drawn in the weight's own frame, where it has the same law:
+    All tangent directions of a square weight are rotations. Its state is ``spin``, the skew matrix Ω = QᵀP. Noise is
+    drawn in the weight's own frame, where it has the same law:
 
     - B:  Ω ← Ω − h skew(Qᵀ∇L)
-    - O:  Ω ← e^{−γh} Ω + √(τ(1−e^{−2γh})) skew(R)
-    - A:  Q ← Q(I + K + D) with K = hΩ and D = √(I + K²) − I;  Ω stays:  Q'ᵀ(Q' − Q)/h = (K − D)/h, and D is symmetric
+    - O:  Ω ← exp(−γh) Ω + √(τ(1 − exp(−2γh))) skew(R)
+    - A:  Q ← Q(I + K + D) with K = hΩ and D = √(I + K²) − I.  Ω stays:  Q'ᵀ(Q' − Q)/h = (K − D)/h, and D is symmetric
 
-    which is the same RATTLE step in two products and what D takes, which for short steps is nothing.
+    This is the same RATTLE step. It takes two products, and those of D, which short steps do not need.
 
-    With a ``scale`` c, weights are W = cQ: a step is one of Q = W/c with P/c and ∇L/c (:mod:`.scale`).
-
-    ``per`` is what is orthogonal by itself: "block", every matrix that is packed in a parameter (queries, keys and
-    values; gates; groups of a convolution), by its module or as a :class:`View` says; "matrix", the whole of them as
-    one, or each matrix of a stack; "head", every attention head, as for :class:`~holonom.constraints.Sphere`.
+    With a ``scale`` c, weights are W = cQ, and a step is that of Q = W/c with P/c and ∇L/c (:mod:`.scale`).
 
     Args:
-        view: how a parameter is read as matrices: "auto", by its module where presets and
-            :func:`holonom.partition` know it and as it is otherwise, which more than two dimensions are refused for;
-            None for matrices; "conv" for (out, in·kh·kw); "batch" for stacks of matrices; "batch conv" for stacks of
-            convolutions; or a :class:`View`, which may also say how many blocks a matrix packs, each to be orthogonal.
+        view: how a parameter is read as matrices. "auto": by its module, where presets and :func:`holonom.partition`
+            know it; otherwise as it is, and more than two dimensions are refused. None: a matrix. "conv":
+            (out, in·kh·kw). "batch": a stack of matrices. "batch conv": a stack of convolutions. Or a :class:`View`.
         iterations: K of the papers: exactly that many quasi-Newton iterations, converged or not.
-        tolerance: otherwise iterate until max|Q'ᵀQ' − I| stays below this (default: a few roundings).
+        tolerance: otherwise, iterate until max|Q'ᵀQ' − I| is below this (default: a few roundings).
+        per: what is orthogonal by itself. "block": each matrix that is packed in a parameter (queries, keys and values;
+            gates; groups of a convolution). "matrix": all of them as one, or each matrix of a stack. "head": each
+            attention head. As for :class:`~holonom.constraints.Sphere`.
         scale: c, a number, or "initial": each block keeps the Frobenius norm that it has when the optimizer is built,
             c = ‖W‖/√s. It is kept as ``radius`` in the parameter's state and in checkpoints.
     """
@@ -119,7 +116,7 @@ class Orthogonal(Matrices):
         return f"Orthogonal({options})"
 
     def in_half_precision(self) -> Orthogonal:
-        """Rounding to half precision is an error that a short step would turn into momentum."""
+        """A space without short steps, which would turn the rounding to half precision into momentum."""
         other = copy.copy(self)
         other._short_steps = False
         return other
@@ -174,10 +171,10 @@ class Orthogonal(Matrices):
         return Landing(int(moved.sum()), moved.numel(), (distance * moved).max().item())
 
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
-        """Move Q to the nearest orthogonal matrix where its columns, or their sum, have the wrong length.
+        """Move Q to the nearest orthogonal matrix if its columns, or their sum, have the wrong length.
 
-        A device, which is not asked, only has its matrices scaled to the right Frobenius norm there; later steps
-        remove what is left (:mod:`.on_device`).
+        On a device nothing is read back. There Q is only scaled to the right Frobenius norm; later steps remove the
+        rest (:mod:`.on_device`).
         """
         q, allowed = unscaled(x.q, x.radius), 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
         # What the papers' iterations, or a tolerance, leave is no edit.
@@ -260,7 +257,7 @@ class Orthogonal(Matrices):
         return False
 
     def finish_(self, x: Phase, hint: object, polish: bool) -> None:
-        """The multiplier trusts QᵀQ = I; a Newton–Schulz step now and then keeps rounding from accumulating."""
+        """Polish by a Newton–Schulz step. The multiplier assumes QᵀQ = I, so rounding would accumulate without it."""
         if not polish or hint or self.iterations is not None:
             return
         error = relative_gram_error(x.q, x.radius)
