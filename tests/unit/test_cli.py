@@ -153,6 +153,49 @@ def test_a_queue_keeps_what_is_finished(capsys, tmp_path, monkeypatch):
     assert "2 claims: 1 holds, 1 does not hold" in said.out.splitlines()[-2]  # one line for each
 
 
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--all chapter0``: fig0, which can run, and fig0.1, whose data set is missing."""
+    monkeypatch.setattr("holonom.cli.experiments.GROUPS", ("chapter0",))
+
+
+def test_a_plan_shows_what_can_be_planned_and_what_is_missing(capsys, tmp_path, part):
+    words = ["--plan", "--device", "cpu", "--out", str(tmp_path / "out")]
+    for asked in (["--all", "chapter0"], ["fig0", "fig0.1"]):
+        assert main(["reproduce", *asked, *words]) == 2
+        said = capsys.readouterr()
+        rows = {line.split("│")[1].strip(): line for line in said.out.splitlines() if "fig0" in line}
+        assert "nothing to train" in rows["fig0"]
+        assert "cannot run: tiny is missing; get it with: holonom data get tiny" in rows["fig0.1"]
+        assert "at least" in said.out
+        assert "fig0.1: tiny is not here: found no one.txt" in said.err.splitlines()[-1]
+    assert "tiny is not here" in refused(capsys, "reproduce", "fig0.1", *words)
+
+
+def test_a_part_runs_without_what_cannot_run(capsys, tmp_path, part):
+    words = ["reproduce", "--all", "chapter0", "--device", "cpu", "--quiet"]
+    out = tmp_path / "out"
+    assert main([*words, "--out", str(out)]) == 2
+    said = capsys.readouterr()
+    missing = "tiny is missing; get it with: holonom data get tiny"
+    assert load(out / "fig0" / "result.json").claims
+    assert not (out / "fig0.1").exists()
+    assert said.err.splitlines()[0] == f"holonom: fig0.1 will not run: {missing}"
+    assert "not run: fig0.1: tiny is not here" in said.err.splitlines()[-1]
+    assert "tiny is not here" in refused(capsys, "reproduce", "fig0", "fig0.1", "--out", str(tmp_path / "named"))
+
+
+def test_a_part_runs_at_a_scale_that_some_of_it_lack(capsys, tmp_path, part, monkeypatch):
+    scales = {"smoke": {"replicas": 2, "size": 7}}
+    study = base.Experiment("fig0.1", "Quick", "thesis Fig. 0.1, our fig0.1", "One is one.", scales, quick)
+    monkeypatch.setitem(base._registered, "fig0.1", study)
+    out = tmp_path / "out"
+    words = ["reproduce", "--all", "chapter0", "--scale", "large", "--device", "cpu", "--quiet", "--out", str(out)]
+    assert main(words) == 2
+    assert "not run: fig0.1: there is no scale large; there are smoke" in capsys.readouterr().err
+    assert load(out / "fig0" / "result.json").scale == "large"
+
+
 def test_a_result_has_the_commit_or_the_version(monkeypatch):
     def no_git(*_: object, **__: object) -> None:
         raise FileNotFoundError("git")
@@ -187,7 +230,7 @@ def test_parts_of_the_papers():
 
 def test_scales_that_an_experiment_lacks_are_refused(capsys, tmp_path):
     said = refused(capsys, "reproduce", "fig1", "--scale", "large", "--out", str(tmp_path))
-    assert "fig1 has no scale large; it has smoke, ci, paper" in said
+    assert "fig1: there is no scale large; there are smoke, ci, paper" in said
 
 
 def test_a_plan_trains_little_and_writes_nothing(capsys, tmp_path, monkeypatch):
@@ -234,7 +277,7 @@ def test_refusals_come_before_anything_runs(capsys, tmp_path, monkeypatch):
     assert "smoke" in refused(capsys, "reproduce", "fig0", "--scale", "huge", *out)
     assert "'abacus' cannot be used" in refused(capsys, "reproduce", "fig0", "--device", "abacus", *out)
     assert "no folder" in refused(capsys, "reproduce", "fig0", "--data", str(tmp_path / "nowhere"), *out)
-    assert "fig0 does not run in pieces" in refused(capsys, "reproduce", "fig0", "--piece", "1/2", *out)
+    assert "fig0: it does not run in pieces" in refused(capsys, "reproduce", "fig0", "--piece", "1/2", *out)
     assert "K from 1 to N" in refused(capsys, "reproduce", "fig0", "--piece", "3/2", *out)
     assert "ID" in refused(capsys, "reproduce")
     assert "COMMAND" in refused(capsys)

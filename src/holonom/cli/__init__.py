@@ -1,6 +1,7 @@
 """The command line: ``holonom list | reproduce | report | play | label | data``.
 
-Exit codes: 0 the command finished, whatever the verdicts; 2 the request cannot be met; 130 interrupted.
+Exit codes: 0 the command finished, whatever the verdicts; 2 the request, or a part of it, cannot be met;
+130 interrupted.
 """
 
 from __future__ import annotations

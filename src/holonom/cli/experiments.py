@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..errors import DataError
 from ..experiments import ranks
-from ..experiments.base import SCALES, Experiment, catalogue, find
+from ..experiments.base import SCALES, Experiment, catalogue, find, natural
 from . import arguments, output
 
 GROUPS = ("icml", "chapter1", "chapter3", "chapter4", "chapter5", "chapter6")
@@ -54,17 +56,13 @@ def show(options: argparse.Namespace) -> int:
     from ..data import list_sets
 
     present = {status.name: status.present == status.files for status in list_sets(options.data)}
-    rows = [
-        (
-            study.id,
-            study.source,
-            study.title,
-            ", ".join(f"{name} ({'found' if present[name] else 'missing'})" for name in study.data) or "–",
-            ", ".join(f"{scale} {study.scales[scale]['replicas']}" for scale in study.scales),
-        )
-        for study in catalogue().values()
-    ]
-    output.table(("id", "source", "title", "data", "runs by scale"), rows)
+    rows = []
+    for study in catalogue().values():
+        data = ", ".join(f"{name} ({'found' if present[name] else 'missing'})" for name in study.data)
+        what = [study.title, study.source, *([f"data: {data}"] if data else [])]
+        runs = ", ".join(f"{scale} {study.scales[scale]['replicas']}" for scale in study.scales)
+        rows.append((study.id, "\n".join(what), runs))
+    output.table(("id", "experiment", "runs by scale"), rows)
     return output.DONE
 
 
@@ -78,7 +76,7 @@ def reproduce(options: argparse.Namespace) -> int:
     if options.tensorboard:
         output.require("tensorboard", extra="tensorboard")
     ranks.start()
-    studies = _checked(options)
+    studies, left_out = _checked(options)
     chosen = {
         "scale": options.scale,
         "replicas": options.replicas,
@@ -89,7 +87,7 @@ def reproduce(options: argparse.Namespace) -> int:
     }
     piece = options.piece or WHOLE
     if options.plan:
-        return _plan(studies, {**chosen, "piece": piece})
+        return _plan(studies, left_out, {**chosen, "piece": piece})
     kept = set()
     for study in studies:
         _, run, settings, _ = prepare(study.id, out=options.out, **chosen)
@@ -100,6 +98,9 @@ def reproduce(options: argparse.Namespace) -> int:
     for folder in (options.out, *(options.out / study.id for study in studies)):
         if folder == options.out or folder.exists():
             output.require_writable(folder, "give another with --out DIR, or change its permissions")
+    if ranks.rank() == 0:
+        for id, reason in left_out.items():
+            output.say(f"holonom: {id} will not run: {reason.short}")
     for number, study in enumerate(studies, 1):
         if study.id not in kept:
             try:
@@ -127,10 +128,10 @@ def reproduce(options: argparse.Namespace) -> int:
     written = [path for path in (options.out / study.id / NAME for study in studies) if path.exists()]
     if len(studies) > 1 and written and ranks.rank() == 0:
         _summary(written)
-    return output.DONE
+    return _left_out(left_out)
 
 
-def _plan(studies: list[Experiment], chosen: dict[str, Any]) -> int:
+def _plan(studies: list[Experiment], left_out: Mapping[str, Reason], chosen: dict[str, Any]) -> int:
     """Print what the experiments cost; the time is measured on this device."""
     from ..experiments.planning import plan
     from ..experiments.reproduce import device_name
@@ -149,14 +150,32 @@ def _plan(studies: list[Experiment], chosen: dict[str, Any]) -> int:
             rows.append((study.id, "nothing to train", "–", "–", "–"))
         if not one.complete:
             rows.append((study.id, "what follows is not listed: it depends on this", "–", "–", "?"))
+    rows += [(id, f"cannot run: {reason.short}", "–", "–", "?") for id, reason in left_out.items()]
+    rows.sort(key=lambda row: natural(row[0]))
     output.table(("experiment", "part", "runs", "steps", "time"), rows)
-    least = "at least " if not all(one.complete for one in plans) else ""
+    least = "at least " if left_out or not all(one.complete for one in plans) else ""
     total = duration(sum(one.seconds for one in plans))
     print(
         f"{least}{total} of training on {device_name(plans[0].device)}, by a few steps of each part. Evaluating lines "
         "and contours and drawing figures come on top."
     )
-    return output.DONE
+    return _left_out(left_out)
+
+
+def _left_out(reasons: Mapping[str, Reason]) -> int:
+    """Say which experiments did not run and why; returns the exit code."""
+    if ranks.rank() == 0:
+        for text in _by_reason(reasons):
+            output.say(f"holonom: not run: {text}")
+    return output.REFUSED if reasons else output.DONE
+
+
+def _by_reason(reasons: Mapping[str, Reason]) -> list[str]:
+    """A sentence for each reason, behind the experiments that have it."""
+    ids: dict[str, list[str]] = {}
+    for id, reason in reasons.items():
+        ids.setdefault(reason.full, []).append(id)
+    return [f"{', '.join(some)}: {text}" for text, some in ids.items()]
 
 
 def _summary(paths: list[Path]) -> None:
@@ -169,32 +188,66 @@ def _summary(paths: list[Path]) -> None:
     output.table(("experiment", "size", "claims", "time"), rows)
 
 
-def _checked(options: argparse.Namespace) -> list[Experiment]:
-    """The requested experiments; refuses before the first one starts if any of them cannot run."""
-    from ..data import registry, root
+class Reason(NamedTuple):
+    """Why an experiment cannot run: in a table's cell, and with everything that can be done about it."""
 
+    short: str
+    full: str
+
+
+def _checked(options: argparse.Namespace) -> tuple[list[Experiment], dict[str, Reason]]:
+    """The requested experiments that can run, and why the others cannot.
+
+    One that is named must be able to run, or the request is refused before the first starts. Of ``--all``, and in a
+    plan, which starts nothing, it is left out.
+    """
     if options.data is not None and not options.data.is_dir():
         raise output.Refusal(f"--data: there is no folder {options.data}")
-    studies = []
     group = [study.id for study in catalogue().values() if options.all in study.groups]
     if not (options.ids or group):
         raise output.Refusal("name the experiments (ID …; `holonom list` shows them) or give --all PART")
     if options.resume and options.overwrite:
         raise output.Refusal("--resume continues a run and --overwrite replaces it: give one of them")
+    studies, left_out = [], {}
     for id in dict.fromkeys([*options.ids, *group]):
         try:
             study = find(id)
-            if options.piece and not study.splits:
-                raise ValueError(f"{id} does not run in pieces: leave out --piece")
+            if reason := _unfit(study, options) or _without_data(study, options.data):
+                left_out[id] = reason
+                continue
             study.settings(options.scale, dict(options.set))
             ranks.share(options.replicas or study.scales[options.scale]["replicas"])
         except (KeyError, ValueError) as error:
             raise output.Refusal(error.args[0]) from None
+        studies.append(study)
+    refused = {} if options.plan and studies else {id: left_out[id] for id in options.ids if id in left_out}
+    if refused or not studies:
+        raise output.Refusal("\n".join(_by_reason(refused or left_out)))
+    return studies, left_out
+
+
+def _unfit(study: Experiment, options: argparse.Namespace) -> Reason | None:
+    """Whether the experiment lacks a scale or pieces, which not every one has."""
+    text = ""
+    if options.scale not in study.scales:
+        text = f"there is no scale {options.scale}; there are {', '.join(study.scales)}"
+    elif options.piece and not study.splits:
+        text = "it does not run in pieces: leave out --piece"
+    return Reason(text, text) if text else None
+
+
+def _without_data(study: Experiment, folder: Path | None) -> Reason | None:
+    """Whether one of its data sets is missing."""
+    from ..data import registry, root
+
+    name = ""
+    try:
         for name in study.data:
             for file in registry.lookup(name).files:
-                root.find(name, file.name, options.data)
-        studies.append(study)
-    return studies
+                root.find(name, file.name, folder)
+    except DataError as error:
+        return Reason(f"{name} is missing; get it with: holonom data get {name}", str(error))
+    return None
 
 
 def report(options: argparse.Namespace) -> int:
