@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable
+from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -245,13 +246,15 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             skip = skip_non_finite(work) if self.guard_gradients else None
             skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         else:
-            work, skip, moved = self._ranks.prepare(work, self._check_all, self.guard_gradients)
+            work, skip, moved = self._ranks.prepare(
+                work, chain(*self._buckets()), self._check_all, self.guard_gradients
+            )
             try:
                 skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
             except (ConstraintError, ProjectionError):  # on all ranks, and earlier groups have moved
-                self._ranks.send(moved)
+                self._ranks.finish(moved)
                 raise
-            self._ranks.send(moved)
+            self._ranks.finish(moved)
         self._count_skipped([flag for flag in skipped if flag is not None])
         for b in (b for one in work for b in one.buckets):
             self._versions.update(zip(b.constrained_ids, b.writes()))

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import holonom
 from holonom import Langevin
 from holonom._sharding import collectives
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
@@ -77,8 +78,28 @@ def refusals() -> Found:
         params = [placed((6, 4), Shard(0), mesh), placed((6, 4), Shard(0), square["a"])]
         joint = LevelSet(lambda a, b: a.square().sum() + b.square().sum() - 1, joint=True)
         found["two meshes"] = message(build(params, constraint=joint))
+        found |= apart(square)
     found["unchanged"] = torch.equal(weight.full_tensor(), before)
     return found
+
+
+def apart(square: Any) -> Found:
+    """Parameters along the two dimensions of a mesh: what one rank finds must reach the one that is on neither."""
+    first, second = placed((6, 4), Shard(0), square["a"]), placed((6, 4), Shard(0), square["b"])
+    opt = Langevin([("first", first), ("second", second)], 0.1, seed=0)
+    first.grad, second.grad = torch.zeros_like(first.detach()), torch.zeros_like(second.detach())
+    if dist.get_rank() == 0:
+        second.grad.to_local()[0] = torch.nan
+    model = nn.Module()
+    model.first, model.second = first, second
+    with torch.no_grad():
+        if dist.get_rank() == 0:
+            first.to_local()[0] = torch.nan
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    return {
+        "a step along two dimensions": message(opt.step),
+        "constrain along two dimensions": message(lambda: holonom.constrain(sgd, model, {"first": Circle(2.0)})),
+    }
 
 
 def bad_steps() -> Found:
@@ -122,6 +143,28 @@ def bad_steps() -> Found:
     p, opt = prepared()
     p.grad = distribute_tensor(torch.zeros(6, 4), p.device_mesh, [Replicate()])
     found["gradient placed otherwise"] = message(opt.step)
+    return found | different_steps()
+
+
+def different_steps() -> Found:
+    """Steps that ranks would take differently: a gradient is missing on one of them, or a setting is another one."""
+    rank, found = dist.get_rank(), Found()
+    texts = {"BAOAB-free": "rows", "BACDEDCAB-circle": "rows", "BAOAB-sphere": "columns", "BAOAB-orthogonal": "rows"}
+    for text, placement in texts.items():
+        model = runs.net(case := Case(*text.split("-", 1)))
+        runs.spread(model, *runs.placements(dist.get_world_size())[placement])
+        opt = runs.build(case, model)
+        runs.train(model, opt, 1)
+        before = runs.snapshot(model, opt)
+        if text == "BAOAB-free":
+            opt.param_groups[0]["lr"] = 0.1 + 0.1 * rank
+            found["other lr"] = message(lambda model=model, opt=opt: runs.train(model, opt, 1))
+            opt.param_groups[0]["lr"] = 0.1
+        runs.give(model, runs.gradients(1))
+        model.up.grad = None if rank else model.up.grad
+        found[f"{text} without a gradient"] = message(opt.step)
+        after = runs.snapshot(model, opt)
+        found["different steps changed nothing"] = all(torch.equal(after[key], x) for key, x in before.items())
     return found
 
 
@@ -150,6 +193,12 @@ def edits() -> Found:
             with torch.no_grad():
                 model.down.mul_(1.3)
             opt.project_()
+            opt.param_groups[0]["lr"] = 0.0  # a step that moves nothing, then an edit
+            runs.train(model, opt, 1, start=4)
+            with torch.no_grad():
+                model.mid.mul_(0.6)
+            opt.project_()
+            opt.param_groups[0]["lr"] = 0.1
             opt.record_temperatures()
             runs.train(model, opt, 2, start=3)
             positions.append(opt.temperatures("configurational")[0])

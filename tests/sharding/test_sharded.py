@@ -48,7 +48,7 @@ def test_a_few_runs_are_those_of_one_process(two, case, placement):
     assert_same_run([tables[f"{case} {placement}"] for tables, *_ in two], case, is_exact(case))
 
 
-CHECK = 3 * 8  # what every step starts with: three flags
+CHECK = 5 * 8  # what every step starts with: three flags, and on a CPU what tells ranks that differ
 SUMS = {  # all-reduces of a step, and their bytes; Net has 6 rows and 3 columns, or the other way round
     "BAOAB-free rows": (1, CHECK),
     "BAOAB-free columns": (1, CHECK),
@@ -93,6 +93,17 @@ def test_a_step_that_one_rank_cannot_take_is_refused_on_all(two):
         assert "'w': the weights hold NaN" in found["nan weight of a spread sphere"]
         assert "redistribute the gradient" in found["gradient placed otherwise"]
         assert "ProjectionError" in found["no root"]
+
+
+def test_ranks_that_would_take_different_steps_say_so(two):
+    for *_, found in two:
+        assert "lr=0.1," in found["other lr"]
+        assert "lr=0.2," in found["other lr"]
+        for text in ("BAOAB-free", "BACDEDCAB-circle", "BAOAB-sphere", "BAOAB-orthogonal"):
+            said = found[f"{text} without a gradient"]
+            assert "'up' of group 0 with a gradient on rank 0" in said
+            assert "'up' of group 0 without a gradient on rank 1" in said
+        assert found["different steps changed nothing"]
 
 
 # ── the whole table ──────────────────────────────────────────────────────────────────────────────
@@ -165,7 +176,10 @@ REFUSALS = {
     "offloaded": "CPUOffloadPolicy",
     "plain radii of another shape": "does not broadcast",
     "two meshes": "2 different meshes",
+    "a step along two dimensions": "NonFiniteGradientError",
+    "constrain along two dimensions": "'first': the weights hold NaN",
 }
+FOUR = {"two meshes", "a step along two dimensions", "constrain along two dimensions"}  # on four ranks only
 
 
 @distributed
@@ -173,7 +187,7 @@ REFUSALS = {
 def test_bad_input_is_refused_on_all_ranks(world):
     for found in ranks.run(world, scenarios.refusals):
         assert found.pop("unchanged")
-        assert set(found) == set(REFUSALS) - ({"two meshes"} if world == 2 else set())
+        assert set(found) == set(REFUSALS) - (FOUR if world == 2 else set())
         for name, text in found.items():
             assert re.search(REFUSALS[name], text), (name, text)
 
@@ -182,7 +196,7 @@ def test_bad_input_is_refused_on_all_ranks(world):
 @pytest.mark.parametrize("world", [2, 4])
 def test_edits_are_taken_up_as_those_of_whole_weights(world):
     for found in ranks.run(world, scenarios.edits):
-        assert max(found.values()) < 2e-6, found
+        assert max(found.values()) < 1e-5, found  # rounding; 4e-16 in double precision
 
 
 @distributed

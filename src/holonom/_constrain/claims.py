@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from .._partition.methods import unique
 from .._partition.places import Blocks, Roles
 from .._partition.selectors import as_selector
-from .._sharding.collectives import Groups, reduced
+from .._sharding.collectives import Groups, reduced, union
 from .._sharding.shards import Piece, is_sharded, local, piece_of, refuse_placement
 from .._step.buckets import state_dtype
 from .._step.integrate import Phase
@@ -203,10 +203,9 @@ def _check(space: Constraint, p: nn.Parameter, name: str, update: str) -> None:
 
 
 def ranks_of(optimizer: Optimizer) -> Groups:
-    """The process groups of the largest mesh that parameters are spread over."""
+    """The process groups that reach all ranks which parameters are spread over."""
     spread = [p for group in optimizer.param_groups for p in group["params"] if is_sharded(p)]
-    pieces = [piece_of(p) for p in spread if p.device_mesh.get_coordinate() is not None]
-    return max(pieces, key=lambda piece: int(piece.mesh.size())).everyone if pieces else ()
+    return union(piece_of(p).everyone for p in spread if p.device_mesh.get_coordinate() is not None)
 
 
 def _stand_in(space: Constraint, p: Tensor) -> Tensor:

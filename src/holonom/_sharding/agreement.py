@@ -1,15 +1,17 @@
-"""Groups with DTensors: what is refused when an optimizer is built, on all ranks alike."""
+"""What ranks must have in common: groups when an optimizer is built, settings and gradients at every step."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import zlib
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from .._step.hyper import SETTINGS
 from ..constraints import Constraint
 from ..errors import ConstraintError
-from .collectives import agree
+from .collectives import Groups, agree, union
 from .shards import described, is_sharded, local, piece_of, refuse_placement
 
 Named = list[tuple[str, Tensor]]
@@ -66,4 +68,38 @@ def agree_on(problem: Exception | None, settings: dict[str, Any], space: Any, gi
     lines += [f"the constraint {space!r}"]
     lines += [f"{name}={x!r}" for name, x in sorted(settings.items()) if isinstance(x, (int, float, str))]
     members = [p for _, p in found if p.device_mesh.get_coordinate() is not None]  # type: ignore[attr-defined]
-    agree(problem, lines, piece_of(members[0]).everyone if members else (), ValueError)
+    agree(problem, lines, union(piece_of(p).everyone for p in members), ValueError)
+
+
+STEPS_DIFFER = (
+    "ranks differ in this step",
+    "Give every rank the same settings, and gradients of the same parameters. Nothing was changed on any rank",
+)
+
+
+def step_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """What a step on the host depends on besides tensors: settings, and which parameters have a gradient."""
+    lines = []
+    for number, group in enumerate(groups):
+        if not any(map(is_sharded, group["params"])):
+            continue
+        found = [(name, group.get(name)) for name in ("step", "momentum", *SETTINGS)]
+        numbers = [f"{name}={x!r}" for name, x in found if isinstance(x, (int, float))]
+        lines.append(f"group {number} with {', '.join(numbers)}")
+        names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
+        lines += [
+            f"{name!r} of group {number} {'without' if p.grad is None else 'with'} a gradient"
+            for name, p in zip(names, group["params"], strict=True)
+        ]
+    return lines
+
+
+def number_of(lines: Sequence[str]) -> float:
+    """Twenty bits of the lines, so that the sum of their squares over ranks is exact."""
+    return float(zlib.crc32("\n".join(lines).encode()) >> 12)
+
+
+def agree_on_step(total: float, squares: float, ranks: int, lines: Sequence[str], groups: Groups) -> None:
+    """Raise on all ranks where their numbers differ: (Σn)² = ranks·Σn² only if all are equal."""
+    if int(total) ** 2 != ranks * int(squares):
+        agree(None, lines, groups, RuntimeError, STEPS_DIFFER)

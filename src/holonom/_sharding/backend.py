@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,8 +41,8 @@ class Spread:
         return Several(self, group, buckets, records)
 
     def largest(self, value: float) -> float:
-        """The largest of a number of every rank."""
-        here = torch.tensor(value, dtype=torch.float64, device=self.device)
+        """The largest of a number of every rank; NaN counts as infinity."""
+        here = torch.tensor(math.inf if math.isnan(value) else value, dtype=torch.float64, device=self.device)
         return float(torch.stack([here, *reduced([(here, groups) for groups in self.groups], "max")]).max())
 
     def kinetic_energy(self, buckets: Sequence[Bucket]) -> float:

@@ -65,6 +65,25 @@ def groups_of(mesh: Any, dims: Sequence[int]) -> Groups:
     return tuple(mesh.get_group(m) for m in dims)
 
 
+def union(several: Iterable[Groups]) -> Groups:
+    """The process groups whose reductions, one after the other, reach every rank that any of these reach.
+
+    A group whose ranks are all in another one is left out. The same on all ranks that list the groups in one order.
+    """
+    distinct = list({id(group): group for groups in several for group in groups}.values())
+    ranks = [set(dist.get_process_group_ranks(group)) for group in distinct]
+    kept: list[int] = []
+    for i in sorted(range(len(distinct)), key=lambda i: -len(ranks[i])):
+        if not any(ranks[i] <= ranks[j] for j in kept):
+            kept.append(i)
+    return tuple(distinct[i] for i in sorted(kept))
+
+
+def size_of(group: Any) -> int:
+    """How many ranks a process group has."""
+    return int(dist.get_world_size(group))
+
+
 def reduced(values: Sequence[tuple[Tensor, Groups]], op: str = "sum") -> list[Tensor]:
     """Every value summed over its groups (``op="max"``: the largest), one all-reduce for all values of equal groups.
 
@@ -124,11 +143,23 @@ def told(value: T, groups: Groups) -> list[T]:
     return values
 
 
-def agree(problem: Exception | None, signature: Iterable[str], groups: Groups, kind: type[E]) -> None:
+GROUPS_DIFFER = (
+    "ranks were given different groups",
+    "Build the optimizer from the same model, in the same order, on every rank",
+)
+
+
+def agree(
+    problem: Exception | None,
+    signature: Iterable[str],
+    groups: Groups,
+    kind: type[E],
+    differ: tuple[str, str] = GROUPS_DIFFER,
+) -> None:
     """Raise on all ranks if one of them has a problem, or if their signatures differ.
 
     A rank with a problem raises that. The others raise a ``kind`` that says which rank met what. Signatures are lists
-    of lines; the first one that differs is shown.
+    of lines; the first one that differs is shown, between the two sentences of ``differ``.
     """
     if not groups:
         if problem is not None:
@@ -147,7 +178,4 @@ def agree(problem: Exception | None, signature: Iterable[str], groups: Groups, k
             first, number = (found[0][2], found[0][0]) if rank == dist.get_rank() else (own, dist.get_rank())
             place = next((i for i, (a, b) in enumerate(zip(first, lines)) if a != b), min(len(first), len(lines)))
             show = [x[place] if place < len(x) else "nothing" for x in (first, lines)]
-            raise kind(
-                f"ranks were given different groups: number {place} is {show[0]} on rank {number} and {show[1]} on "
-                f"rank {rank}. Build the optimizer from the same model, in the same order, on every rank"
-            )
+            raise kind(f"{differ[0]}: {show[0]} on rank {number}, {show[1]} on rank {rank}. {differ[1]}")

@@ -2,11 +2,13 @@
 
 A step is the same on all ranks, or none. So what is wrong on one of them is said on all, in the one reduction that a
 step begins with. It has: whether a gradient is not finite, whether a rank refuses the step, whether weights were edited
-that an owner holds a copy of, and the norms of spheres whose blocks are spread.
+that an owner holds a copy of, and the norms of spheres whose blocks are spread. On a CPU also a number that is the same
+on all ranks if they have the same settings, and gradients of the same parameters.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +22,9 @@ from .._step.finite import skip_non_finite
 from .._step.run import Gradients, Work
 from ..constraints import Constraint, Free
 from ..errors import ConstraintError, NonFiniteGradientError
+from .agreement import agree_on_step, number_of, step_lines
 from .backend import Spread
-from .collectives import Groups, reduced
+from .collectives import Groups, reduced, size_of, union
 from .gathered import (
     EVERYONE,
     Gathered,
@@ -37,7 +40,7 @@ from .kinds import Kind, kind_of, local_space
 from .local import LocalBucket, freedom_of
 from .shards import is_sharded, local, piece_of
 from .spheres import SummedBucket
-from .work import gathered_buckets, known, local_gradient, localised
+from .work import gathered_buckets, local_gradient, localised
 
 Group = dict[str, Any]
 
@@ -64,6 +67,9 @@ class Ranks:
     def __init__(self, groups: list[Group], spaces: dict[Tensor, Constraint]) -> None:
         self.groups, self.spaces = groups, spaces
         self.gathered: dict[Tensor, Gathered] = {}
+        self._everyone: Groups | None = None
+        self._summed: list[SummedBucket] = []  # those of this step
+        self._spread: dict[int, tuple[list[int], Spread]] = {}  # by the id of a group, for parameters of these ids
 
     # ── buckets ──────────────────────────────────────────────────────────────────────────────────
 
@@ -77,6 +83,7 @@ class Ranks:
         said: set[str],
     ) -> list[Bucket]:
         """The buckets of a group on this rank. ``said`` has the warnings that were given."""
+        self._everyone, self._spread = None, {}
         members: dict[Any, list[tuple[Tensor, State, str]]] = {}
         plain: list[tuple[Tensor, str]] = []
         whole: list[tuple[Gathered, str]] = []
@@ -139,6 +146,15 @@ class Ranks:
 
     def spread(self, group: Group, moving: Sequence[Tensor]) -> Spread | None:
         """What moves of a group on all ranks; None where no rank holds parts of it."""
+        ids = list(map(id, moving))
+        if id(group) not in self._spread or self._spread[id(group)][0] != ids:
+            found = self._new_spread(group, moving)
+            if found is None:
+                return None
+            self._spread[id(group)] = ids, found
+        return self._spread[id(group)][1]
+
+    def _new_spread(self, group: Group, moving: Sequence[Tensor]) -> Spread | None:
         if not has_shards(group["params"]) or not moving:
             return None
         space = self.spaces[group["params"][0]]
@@ -160,25 +176,25 @@ class Ranks:
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────
 
-    def everyone(self) -> list[Groups]:
-        """The process groups of all sharded parameters."""
-        found: list[Groups] = []
-        for p in (p for group in self.groups for p in group["params"] if is_sharded(p)):
-            groups = piece_of(p).everyone
-            if groups and groups not in found:
-                found.append(groups)
-        return found
+    @property
+    def everyone(self) -> Groups:
+        """The process groups that reach all ranks which share parameters."""
+        if self._everyone is None:
+            sharded = [p for group in self.groups for p in group["params"] if is_sharded(p)]
+            self._everyone = union(piece_of(p).everyone for p in sharded)
+        return self._everyone
 
     def members(self) -> list[Gathered]:
         """All gathered parameters, in the order of the optimizer."""
         return [self.gathered[p] for group in self.groups for p in group["params"] if p in self.gathered]
 
     def prepare(
-        self, work: list[Work], check: Callable[[list[Work]], None], guards: bool
+        self, work: list[Work], buckets: Iterable[Bucket], check: Callable[[list[Work]], None], guards: bool
     ) -> tuple[list[Work], Tensor | None, list[Gathered]]:
         """Check a step on all ranks; give it local gradients, and owners whole ones. Raises on all ranks or on none.
 
-        Returns the work, whether the step must be skipped on devices, and the parameters that owners move.
+        ``buckets`` are those of all groups, whether they move or not. Returns the work, whether the step must be
+        skipped on devices, and the parameters that owners move.
         """
         problem: Exception | None = None
         skip: Tensor | None = None
@@ -200,8 +216,9 @@ class Ranks:
         if problem is not None and device.type != "cpu":
             raise problem  # a device is not read: other ranks wait until their time is out
         edited = any(member.was_edited for member in self.members())
-        summed = [b for one in work for b in one.buckets if isinstance(b, SummedBucket)]
-        skip, edited = self._reduce(summed, problem, skip, edited, device)
+        summed = [b for b in buckets if isinstance(b, SummedBucket)]
+        self._summed = [b for one in work for b in one.buckets if isinstance(b, SummedBucket)]
+        skip, edited = self._reduce(summed, [] if problem else self._summed, problem, skip, edited, device)
         if edited:
             self._take_up_edits(work, check, device)
         return self._with_gathered(work, here, moving), skip, [member for member, _ in moving]
@@ -209,27 +226,44 @@ class Ranks:
     def _reduce(
         self,
         summed: list[SummedBucket],
+        moving: list[SummedBucket],
         problem: Exception | None,
         skip: Tensor | None,
         edited: bool,
         device: torch.device,
     ) -> tuple[Tensor | None, bool]:
-        """The reduction that a step begins with."""
-        failed = isinstance(problem, NonFiniteGradientError)
-        flags = torch.tensor([failed, problem is not None and not failed, edited], dtype=torch.float64, device=device)
+        """The reduction that a step begins with.
+
+        Its size does not depend on gradients: ranks that differ in them must get as far as to say so.
+        """
+        failed, lines = isinstance(problem, NonFiniteGradientError), list[str]()
+        values: list[float] = [failed, problem is not None and not failed, edited]
+        if device.type == "cpu":
+            lines = step_lines(self.groups)
+            values += [number_of(lines), number_of(lines) ** 2]
+        flags = torch.tensor(values, dtype=torch.float64, device=device)
         if skip is not None:
             flags[0] += skip.to(flags)
-        groups = self.everyone()
-        values = [(flags, own) for own in groups] + [(b.squares().to(flags), b.blocks.groups) for b in summed]
-        found = reduced(values)
-        total = torch.stack([flags, *found[: len(groups)]]).amax(0)
-        for bucket, squares in zip(summed, found[len(groups) :], strict=True):
-            bucket.space.squares = squares.to(bucket.dtype)
-        if device.type != "cpu":
-            return (total[0] > 0 if skip is not None else None), edited
+        total, *sums = reduced([(flags, self.everyone), *((b.squares().to(flags), b.blocks.groups) for b in summed)])
+        by_bucket = dict(zip(map(id, summed), sums, strict=True))
+        known = [(b, b.own_squares(by_bucket)) for b in moving]
+        if device.type == "cpu":
+            self._raise_for(problem, total.tolist(), lines)
+            lost = [name for b, squares in known if not bool(squares.isfinite().all()) for name in b.names]
+            if lost:
+                raise ConstraintError(f"{', '.join(lost)}: the weights hold NaN or infinity; restore them first")
+            edited = bool(total[2])
+        elif skip is not None:
+            skip = total[0] > 0
+        for b, squares in known:
+            b.space.squares = squares
+        return skip, edited
+
+    def _raise_for(self, problem: Exception | None, total: list[float], lines: list[str]) -> None:
+        """Raise on all ranks, if one has a problem or they differ."""
         if problem is not None:
             raise problem
-        bad, refused, edits = total.tolist()
+        bad, refused, _, number, square = total
         if bad:
             raise NonFiniteGradientError(
                 "another rank's part of the gradients has entries that are NaN or infinite; its message names the "
@@ -237,10 +271,7 @@ class Ranks:
             )
         if refused:
             raise RuntimeError("another rank refused this step; its message says why. Nothing was changed on any rank")
-        lost = [name for b in summed if not bool(known(b).isfinite().all()) for name in b.names]
-        if lost:
-            raise ConstraintError(f"{', '.join(lost)}: the weights hold NaN or infinity; restore them first")
-        return skip, edits > 0
+        agree_on_step(number, square, math.prod(map(size_of, self.everyone)), lines, self.everyone)
 
     def _take_up_edits(self, work: list[Work], check: Callable[[list[Work]], None], device: torch.device) -> None:
         """Owners take over weights that were written from outside, if they can be landed."""
@@ -251,10 +282,10 @@ class Ranks:
         except Exception as error:
             problem = error
         flag = torch.tensor(float(problem is not None), dtype=torch.float64, device=device)
-        found = reduced([(flag, own) for own in self.everyone()])
+        (total,) = reduced([(flag, self.everyone)])
         if problem is not None:
             raise problem
-        if device.type == "cpu" and any(map(bool, found)):
+        if device.type == "cpu" and bool(total):
             raise RuntimeError("another rank refused this step; its message says why. Nothing was changed on any rank")
 
     def _gathered_gradients(self, work: list[Work]) -> list[tuple[Gathered, Tensor]]:
@@ -293,8 +324,10 @@ class Ranks:
         """Owners take the present weights."""
         regather(self.members())
 
-    def send(self, moved: Sequence[Gathered]) -> None:
-        """Write what owners have moved into the parameters."""
+    def finish(self, moved: Sequence[Gathered]) -> None:
+        """Write what owners have moved into the parameters; forget what was known of blocks before the step."""
+        for bucket in self._summed:
+            bucket.space.squares = None
         if moved:
             send_weights(moved)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -197,12 +198,12 @@ def piece_of(x: Tensor) -> Piece:
     return Piece(mesh, placements, x.shape, tuple(mesh.get_coordinate() or ()))
 
 
-@torch.no_grad()
 def local(x: Tensor) -> Tensor:
     """The plain tensor of this rank, sharing memory with the DTensor; a plain tensor as it is."""
     if not is_sharded(x):
         return x
-    part: Tensor = x.to_local()  # type: ignore[attr-defined]
+    with nullcontext() if not torch.is_grad_enabled() else torch.no_grad():  # steps are without gradients already
+        part: Tensor = x.to_local()  # type: ignore[attr-defined]
     return part.wait() if hasattr(part, "wait") else part
 
 

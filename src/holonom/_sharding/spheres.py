@@ -29,7 +29,7 @@ from ..constraints.base import Traits, inset, rounding
 from .collectives import Groups, reduced
 from .kinds import block_numbers, lead_of
 from .local import LocalBucket
-from .shards import Piece
+from .shards import Piece, local
 
 
 class Blocks:
@@ -196,10 +196,13 @@ class SummedBucket(LocalBucket):
         self.space = SummedSphere.of(space, self.blocks)
         self.constrained, self.constrained_ids = [], []  # edits are seen by their norms, on all ranks alike
         self._replica_dims = 0
+        self.origin: tuple[SummedBucket, list[int]] = self, list(range(len(given)))
 
     def _part(self, where: list[int]) -> SummedBucket:
         given, states = [self.given[i] for i in where], [self.whole_states[i] for i in where]
-        return SummedBucket(self.whole_space, given, states, [self.names[i] for i in where])  # type: ignore[arg-type]
+        part = SummedBucket(self.whole_space, given, states, [self.names[i] for i in where])  # type: ignore[arg-type]
+        part.origin = self, where
+        return part
 
     @property
     def _joins(self) -> bool:
@@ -235,8 +238,14 @@ class SummedBucket(LocalBucket):
 
     def squares(self) -> Tensor:
         """x·x of every block without slack, as far as its entries are here."""
-        q = torch.cat([p.detach().reshape(-1) for p in self.params]).to(self.dtype)
+        q = torch.cat([local(p).detach().reshape(-1) for p in self.given]).to(self.dtype)
         return self.blocks.here(q, q)
+
+    def own_squares(self, sums: dict[int, Tensor]) -> Tensor:
+        """The sums over ranks of :meth:`squares`, which are given by the id of the bucket that this is a part of."""
+        whole, where = self.origin
+        parts = torch.split(sums[id(whole)], whole.blocks.counts)
+        return torch.cat([parts[i] for i in where]).to(self.dtype)
 
     def phases(self) -> list[Phase]:
         self.refresh()

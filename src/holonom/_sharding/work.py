@@ -10,14 +10,7 @@ from torch import Tensor
 from .._step.buckets import Bucket
 from .._step.run import Gradients, Work
 from .gathered import GatheredBucket, GatheredJointBucket
-from .shards import is_sharded, local, piece_of
-from .spheres import SummedBucket
-
-
-def known(bucket: SummedBucket) -> Tensor:
-    """x·x of the blocks of a bucket, from the reduction that a step begins with."""
-    assert bucket.space.squares is not None
-    return bucket.space.squares
+from .shards import is_sharded, local
 
 
 def gathered_buckets(one: Work) -> list[Bucket]:
@@ -45,10 +38,10 @@ def local_gradient(p: Tensor, gradient: Tensor, name: str) -> Tensor:
         kinds = ["a DTensor" if is_sharded(x) else "a plain tensor" for x in (p, gradient)]
         raise RuntimeError(f"{name} is {kinds[0]} and its gradient {kinds[1]}: both must be placed alike")
     if is_sharded(p):
-        ours, theirs = piece_of(p), piece_of(gradient)
-        if ours.mesh != theirs.mesh or ours.placements != theirs.placements:
+        ours, theirs = ((x.device_mesh, tuple(x.placements)) for x in (p, gradient))  # type: ignore[attr-defined]
+        if ours != theirs:
             raise RuntimeError(
-                f"{name} is placed as {ours.placements} and its gradient as {theirs.placements}: redistribute the "
-                f"gradient to the parameter's placements before the step; terms of a sum (Partial) are not yet added"
+                f"{name} is placed as {ours[1]} and its gradient as {theirs[1]}: redistribute the gradient to the "
+                f"parameter's placements before the step; terms of a sum (Partial) are not yet added"
             )
     return local(gradient)

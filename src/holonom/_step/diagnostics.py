@@ -153,7 +153,7 @@ class Diagnosed(Optimizer):
                 edits.project_(bucket)
                 self._note(bucket.given)
         if self._ranks is not None:
-            self._ranks.send(self._ranks.members())
+            self._ranks.finish(self._ranks.members())
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
@@ -171,7 +171,8 @@ class Diagnosed(Optimizer):
 def worst(buckets: Iterable[Bucket], measure: Callable[[Constraint, Phase], Tensor], moving: bool = False) -> float:
     """The largest value of a diagnostic over all phases, or over those with a momentum."""
     phases = [(b.space, x) for b in buckets for x in b.phases() if (not moving or x.p is not None) and b.elements]
-    return max((float(measure(space, x)) for space, x in phases), default=0.0)
+    found = [float(measure(space, x)) for space, x in phases]
+    return max(found, key=lambda value: math.inf if math.isnan(value) else value, default=0.0)
 
 
 @full_precision()

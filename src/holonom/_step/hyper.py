@@ -33,7 +33,8 @@ _NOT_NEGATIVE = {
     "thermostat_friction": ("γ", False),
 }
 _MAY_BE_NONE = {"coupling", "driving_noise", "thermostat_time", "thermostat_friction"}  # then derived
-settings = itemgetter(*_NOT_NEGATIVE, "constraint", "scheme", "seed")
+SETTINGS = (*_NOT_NEGATIVE, "constraint", "scheme", "seed")
+settings = itemgetter(*SETTINGS)
 """What a scheduler or an assignment may change of a group, besides the ``momentum`` of one in SGD's terms."""
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
 
