@@ -410,7 +410,9 @@ def test_a_run_that_diverges_says_so_and_the_other_goes_on(page: Any, server: Se
     small = visit(page, server, "#data=spirals&points=100&seed=0&" + hot)
     small.locator("#play").click()
     stopped = small.locator("[data-arm=B] .stopped")
-    playwright.expect(stopped).to_contain_text("the loss is not finite any more. Choose a smaller step size, then Reset.")
+    playwright.expect(stopped).to_contain_text(
+        "the loss is not finite any more. Choose a smaller step size, then Reset."
+    )
     assert "Arm B: Stopped" in small.locator("#said").text_content()
     until(small, "Number(document.body.dataset.step) > 40")
     small.locator("#play").click()

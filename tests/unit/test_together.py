@@ -154,7 +154,7 @@ def test_a_handle_of_a_part_is_found_from_the_whole():
     held.check(opt)
     with pytest.raises(RuntimeError, match="not the one that was constrained"):
         held.check(opt.optimizers[1])
-    with pytest.raises(PartitionError, match="'2.weight' is held on .* already"):
+    with pytest.raises(PartitionError, match=r"'2.weight' is held on .* already"):
         holonom.constrain(opt, model, rules)
 
 

@@ -90,9 +90,9 @@ PRESETS = {
     ),
     "replicas": Preset(
         "Sixteen replicas",
-        "Forty noisy points: sixteen networks trained by Adam become certain where they cannot know, and their test loss "
-        "climbs. Langevin dynamics on circles at τ = 1/40 samples the posterior instead: choose “spread” to see where "
-        "its replicas disagree.",
+        "Forty noisy points: sixteen networks trained by Adam become certain where they cannot know, and their test "
+        "loss climbs. Langevin dynamics on circles at τ = 1/40 samples the posterior instead: choose “spread” to see "
+        "where its replicas disagree.",
         {
             "data": "xor", "noise": 0.1, "scale": 1.0, "points": 40, "batch": 40, "depth": 2, "width": 16,
             "replicas": 16,
