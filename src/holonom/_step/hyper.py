@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._random.seeds import refuse_ranks
+from .._random.seeds import checked, refuse_ranks
 from ..constraints import Free
 from ..constraints.base import Constraint
 from ..ensemble.known import ensemble_of, warn_averaged
@@ -43,8 +43,9 @@ def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     """NumPy's numbers as Python's, which a checkpoint may hold."""
     names = (*_NOT_NEGATIVE, "momentum")
     plain_numbers = {name: float(x) for name in names if isinstance(x := options.get(name), np.floating)}
-    whole = {name: int(x) for name in (*names, "seed") if isinstance(x := options.get(name), np.integer)}
-    return {**options, **plain_numbers, **whole}
+    whole = {name: int(x) for name in names if isinstance(x := options.get(name), np.integer)}
+    seed = {} if isinstance(options.get("seed"), (Tensor, type(None))) else {"seed": checked(options["seed"])}
+    return {**options, **plain_numbers, **whole, **seed}
 
 
 def to_parameters(group: dict[str, Any]) -> None:
@@ -78,6 +79,7 @@ def check_now(group: dict[str, Any], number: int) -> None:
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
     thermostat.check_time(group)
     check_seed(group["seed"])
+    group["seed"] = as_plain({"seed": group["seed"]})["seed"]
     check_replicas(group)
     to_parameters(group)
     warn_averaged(group)
@@ -156,8 +158,8 @@ def check_seed(seed: Any) -> None:
                 f"a tensor seed is one int64 or (R,) of them, one per replica; got {seed.dtype} of shape "
                 f"{tuple(seed.shape)}"
             )
-    elif not isinstance(seed, int):
-        raise TypeError(f"seed must be a whole number, got {seed!r}")
+    else:
+        checked(seed)
 
 
 def check_replicas(group: dict[str, Any]) -> None:
