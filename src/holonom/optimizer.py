@@ -70,10 +70,11 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             has moved so many weights that compiling pays. On a GPU, groups that are free, on circles or on spheres run
             holonom's own kernels unless it is False.
         seed: of the noise, a number of 64 bits. Every draw is a function of (seed, step, letter, parameter), so a
-            resumed run repeats it. None draws one number from torch's CPU generator, at construction, for all groups.
-            Then two optimizers differ, and ``torch.manual_seed`` repeats a run. A checkpoint replaces that number, but
-            not a seed that was given. A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its
-            own noise and thermostat, as a model trained alone with that seed has them.
+            resumed run repeats it. Two optimizers with the same seed draw the same numbers. None draws one number from
+            torch's CPU generator, at construction, for all groups. Then two optimizers differ, and
+            ``torch.manual_seed`` repeats a run. A checkpoint replaces that number, but not a seed that was given. A
+            tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own noise and thermostat, as a
+            model trained alone with that seed has them.
 
     Numbers may be tensors of shape (R,), one for each replica. If they are on another device than the parameters, they
     are copied. To change one later, assign to ``param_groups[i]["lr"]``; changing the given tensor has no effect.

@@ -138,11 +138,13 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
 
 def check_shared_seed(group: dict[str, Any], name: str) -> None:
     """Raise if the group draws noise and every rank of torch.distributed would draw its own."""
-    if group.get("seed_given", True):
-        return
-    noise = {"temperature": OVERDAMPED | {"O"}, "driving_noise": {"D", "F"}}
-    if any(letters & set(group["scheme"]) and not _is_zero(group[size]) for size, letters in noise.items()):
+    if not group.get("seed_given", True) and draws_noise(group):
         refuse_ranks(f"{name} (scheme {group['scheme']!r})")
+
+
+def draws_noise(group: dict[str, Any]) -> bool:
+    noise = {"temperature": OVERDAMPED | {"O"}, "driving_noise": {"D", "F"}}
+    return any(letters & set(group["scheme"]) and not _is_zero(group[size]) for size, letters in noise.items())
 
 
 def _is_zero(value: Any) -> bool:
