@@ -108,6 +108,11 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         **unknown: NoReturn,
     ) -> None:
         keys.refuse_options(unknown, Langevin)
+        if isinstance(params, torch.nn.Module):
+            raise TypeError(
+                f"{type(self).__name__} takes parameters, not a {type(params).__name__}: give model.parameters(), "
+                f"model.named_parameters() or holonom.partition(model, …)"
+            )
         self.guard_gradients = True
         self._default_space = constraint
         self._spaces: dict[Tensor, Constraint] = {}

@@ -41,11 +41,13 @@ _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, inf
 
 def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     """NumPy's numbers as Python's, which a checkpoint may hold."""
-    names = (*_NOT_NEGATIVE, "momentum")
-    plain_numbers = {name: float(x) for name in names if isinstance(x := options.get(name), np.floating)}
-    whole = {name: int(x) for name in names if isinstance(x := options.get(name), np.integer)}
     seed = {} if isinstance(options.get("seed"), (Tensor, type(None))) else {"seed": checked(options["seed"])}
-    return {**options, **plain_numbers, **whole, **seed}
+    return {**options, **seed, **{name: x.item() for name, x in options.items() if is_numpys(x)}}
+
+
+def is_numpys(x: Any) -> bool:
+    """Whether this is one number of NumPy's, such as schedules computed with it assign."""
+    return isinstance(x, np.generic) or (isinstance(x, np.ndarray) and not x.ndim)
 
 
 def to_parameters(group: dict[str, Any]) -> None:
@@ -67,19 +69,21 @@ def _unset(group: dict[str, Any]) -> str | None:
 
 def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked."""
+    group.update(as_plain({name: group[name] for name in (*_NOT_NEGATIVE, "momentum", "seed") if name in group}))
     for name, largest in _LARGEST.items():
         if name == _unset(group) or (group[name] is None and name in _MAY_BE_NONE):
             continue
         if group[name] is None:
             instead = ", or a group in SGD's terms (Langevin.like_sgd) its momentum" if name == "friction" else ""
             raise ValueError(f"{name} of group {number} is None; it needs a number{instead}")
+        symbol = _NOT_NEGATIVE[name][0]
+        if not isinstance(group[name], (int, float, Tensor)) or isinstance(group[name], bool):
+            raise TypeError(f"{name} ({symbol}) of group {number} must be a number or a tensor, got {group[name]!r}")
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
-            symbol = _NOT_NEGATIVE[name][0]
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
     thermostat.check_time(group)
     check_seed(group["seed"])
-    group["seed"] = as_plain({"seed": group["seed"]})["seed"]
     check_replicas(group)
     to_parameters(group)
     warn_averaged(group)
