@@ -69,11 +69,12 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         fuse: compile the step into one pass over memory: True from the first step, False never, None as soon as a run
             has moved so many weights that compiling pays. On a GPU, groups that are free, on circles or on spheres run
             holonom's own kernels unless it is False.
-        seed: of the noise. Every draw is a function of (seed, step, letter, parameter), so a resumed run repeats it.
-            None draws one number from torch's CPU generator, at construction, for all groups. Then two optimizers
-            differ, and ``torch.manual_seed`` repeats a run. A checkpoint replaces that number, but not a seed that was
-            given. A tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own noise and
-            thermostat, as a model trained alone with that seed has them.
+        seed: of the noise, a number of 64 bits. Every draw is a function of (seed, step, letter, parameter), so a
+            resumed run repeats it. Two optimizers with the same seed draw the same numbers. None draws one number from
+            torch's CPU generator, at construction, for all groups. Then two optimizers differ, and
+            ``torch.manual_seed`` repeats a run. A checkpoint replaces that number, but not a seed that was given. A
+            tensor of shape (R,) gives every replica of an :class:`holonom.Ensemble` its own noise and thermostat, as a
+            model trained alone with that seed has them.
 
     Numbers may be tensors of shape (R,), one for each replica. If they are on another device than the parameters, they
     are copied. To change one later, assign to ``param_groups[i]["lr"]``; changing the given tensor has no effect.
@@ -107,6 +108,11 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         **unknown: NoReturn,
     ) -> None:
         keys.refuse_options(unknown, Langevin)
+        if isinstance(params, torch.nn.Module):
+            raise TypeError(
+                f"{type(self).__name__} takes parameters, not a {type(params).__name__}: give model.parameters(), "
+                f"model.named_parameters() or holonom.partition(model, …)"
+            )
         self.guard_gradients = True
         self._default_space = constraint
         self._spaces: dict[Tensor, Constraint] = {}

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ._lines import users_line
-from ._random.seeds import fresh_seed, refuse_ranks
+from ._random.seeds import checked, fresh_seed, refuse_ranks
 from .optimizer import Langevin
 
 
@@ -170,7 +170,7 @@ class SimulatedTempering:
         self.every = every
         self.learning = learning
         self.seed_given = seed is not None
-        self.seed = fresh_seed() if seed is None else seed
+        self.seed = fresh_seed() if seed is None else checked(seed)
         self.rung = 0
         self.count = 0
         self.weights = [0.0] * len(temperatures)

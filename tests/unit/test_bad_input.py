@@ -1,5 +1,6 @@
 """Every mistake is refused where it is made, with what was wrong and where."""
 
+import io
 import re
 import warnings
 
@@ -137,6 +138,14 @@ PARAMETERS = [
     ([3.0], TypeError, "one of the params is float"),
     ([{"params": {SHARED}}], TypeError, "ordered collections: give a list"),
     ([], ValueError, "empty parameter list"),
+    ([{"lr": 0.1}], ValueError, "group 0 has no 'params': it has lr"),
+    (torch.nn.Linear(2, 2), TypeError, "takes parameters, not a Linear: give model.parameters()"),
+    ([torch.nn.Parameter(torch.eye(2).to_sparse())], TypeError, "torch.sparse_coo: make it dense"),
+    (
+        [{"params": [torch.nn.Parameter(torch.ones(2, 2, device="meta"))], "constraint": Sphere(1.0)}],
+        ConstraintError,
+        "on parameter 0: the weights are on the meta device",
+    ),
 ]
 
 
@@ -273,6 +282,9 @@ def test_rates_below_the_range_of_the_weights_change_nothing(word, lr):
         ("friction", np.float32("nan"), ValueError, "friction (γ) of group 1 is nan"),
         ("scheme", "BACDEDCAB", ValueError, "has no state for it"),
         ("constraint", Circle(1.0), TypeError, "it cannot be assigned"),
+        ("lr", "0.1", TypeError, "lr (h) of group 1 must be a number or a tensor, got '0.1'"),
+        ("temperature", [0.1], TypeError, "temperature (τ) of group 1 must be a number or a tensor, got [0.1]"),
+        ("lr", True, TypeError, "lr (h) of group 1 must be a number"),
     ],
 )
 def test_what_is_assigned_later_is_refused_before_anything_moves(name, value, error, message):
@@ -293,6 +305,24 @@ def test_numpys_numbers_are_numbers():
     )
     group = optimizer.param_groups[0]
     assert (type(group["lr"]), type(group["seed"]), group["temperature"]) == (float, int, 1)
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_schedule_computed_by_numpy_leaves_plain_checkpoints(stepped):
+    p = parameter([1.0])
+    optimizer = Langevin([p], 0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: np.exp(-0.1 * epoch))
+    for _ in range(1 + stepped):
+        optimizer.param_groups[0]["temperature"] = np.array(0.0)
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        scheduler.step()
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    saved = torch.load(buffer, weights_only=True)
+    assert saved["param_groups"][0]["lr"] == optimizer.param_groups[0]["lr"]
+    assert saved["param_groups"][0]["temperature"] == 0.0
 
 
 def test_weights_of_another_shape_are_named():

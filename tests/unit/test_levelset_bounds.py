@@ -135,3 +135,53 @@ def test_a_checkpoint_resumes_bit_for_bit():
             optimizer.step()
         runs.append(w.detach())
     assert torch.equal(*runs)
+
+
+def root(w):
+    return w.square().sum().sqrt() - 1
+
+
+UNDEFINED = [
+    (LevelSet(lambda w: w.log().sum(), name="g"), [-1.0, 2.0], "g is NaN or infinite at the weights: initialise"),
+    (LevelSet(inequalities=lambda w: w.log(), name="h"), [0.0, 2.0], "h is NaN or infinite at the weights"),
+    (LevelSet(root), [0.0, 0.0], "the gradient of root is NaN or infinite at the weights, as that of a norm may"),
+    (LevelSet(inequalities=root), [0.0, 0.0], "the gradient of root is NaN"),
+    (LevelSet(inequalities=root, batch_dims=1), [[0.3, 0.0], [0.0, 0.0]], r"the gradient .* \(block 1 of 2\)"),
+]
+
+
+@pytest.mark.parametrize(("space", "start", "said"), UNDEFINED)
+def test_functions_that_are_undefined_at_the_first_weights(space, start, said):
+    first, second = (torch.nn.Parameter(torch.tensor(q)) for q in ([3.0, 4.0], start))
+    circle = LevelSet(lambda w: w.square().sum() - 1)
+    with pytest.raises(ConstraintError, match=f"LevelSet on parameter 1: {said}"):
+        Langevin([{"params": [first], "constraint": circle}, {"params": [second], "constraint": space}], 0.1)
+    assert torch.equal(first, torch.tensor([3.0, 4.0]))  # nothing is half done
+    assert torch.equal(second, torch.tensor(start))
+
+
+@pytest.mark.parametrize("word", ["BAOAB", "L"])
+@pytest.mark.parametrize("through_data", [False, True])
+@pytest.mark.parametrize(
+    ("space", "edit", "said"),
+    [
+        (LevelSet(lambda w: w.log().sum()), [-1.0, 2.0], "NaN or infinite at the weights"),
+        (LevelSet(root), [0.0, 0.0], "the gradient of root is NaN"),
+        (LevelSet(inequalities=root), [0.0, 0.0], "the gradient of root is NaN"),
+        (LevelSet(lambda w: w.square().sum() - 1), [0.0, 0.0], "rank-deficient"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_edits_to_where_functions_are_undefined(space, edit, said, through_data, word):
+    w = torch.nn.Parameter(torch.tensor([0.6, 0.8]))
+    optimizer = Langevin([w], 0.1, scheme=word, constraint=space)
+    w.grad = torch.full((2,), 0.1)
+    optimizer.step()
+    good = w.detach().clone()
+    (w.data if through_data else w.detach()).copy_(torch.tensor(edit))
+    with pytest.raises(ConstraintError, match=said):
+        optimizer.step()
+    assert torch.equal(w, torch.tensor(edit))
+    w.data.copy_(good)
+    optimizer.step()
+    assert optimizer.residuals()[0] < 1e-6

@@ -253,7 +253,6 @@ def test_runs_that_did_not_mix_say_so():
         ({"burn_in": 20}, r"less than steps \(20\)"),
         ({"burn_in": 2.5}, "burn_in must be a whole number of at least 0, or None"),
         ({"steps": None}, "steps must be a whole number"),
-        ({"seed": 1.5}, "seed must be a whole number, or None"),
         ({"init": {"weight": torch.zeros(1, 2)}}, "give a list with one for each chain"),
         ({"kernel": "sgld", "constraints": {"weight": Sphere(1.0)}}, r"BAOAB\(friction=math.inf\)"),
         ({"batch_size": 13}, "there are 12 examples"),

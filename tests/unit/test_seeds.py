@@ -5,14 +5,17 @@ import io
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from holonom import Ensemble, Langevin, SimulatedTempering, presets
+from holonom.errors import EnsembleError
 from holonom.heun import HeunLangevin
 from holonom.models import mlp
 from holonom.multirate import MultirateLangevin, RandomSubsets
+from holonom.sampling import sample
 
 NOISE = {"lr": 0.1, "temperature": 1.0}
 
@@ -125,6 +128,62 @@ def test_tempering_and_subsets_draw_their_own():
     assert len({SimulatedTempering(opt, [1.0, 2.0]).seed for _ in range(3)}) == 3
     assert len({RandomSubsets(weights(), 0.1).param_groups[0]["seed"] for _ in range(3)}) == 3
     assert SimulatedTempering(opt, [1.0, 2.0], seed=5).seed == 5
+
+
+# ── what a seed may be ────────────────────────────────────────────────────────────────────────────
+
+
+def posterior_of(seed):
+    data = torch.zeros(8, 2), torch.zeros(8, 1)
+    options = {"steps": 4, "burn_in": 2, "chains": 2, "lr": 0.01, "progress": False}
+    return sample(nn.Linear(2, 1), lambda out, y: (out - y).square().mean(), data, seed=seed, **options).seed
+
+
+def reseeded(seed):
+    opt = Langevin(weights(), **NOISE)
+    opt.reseed_(seed)
+    return seeds(opt)[0]
+
+
+def assigned(seed):
+    opt = Langevin(weights(), **NOISE)
+    opt.param_groups[0]["seed"] = seed
+    step(opt)
+    return seeds(opt)[0]
+
+
+TAKE_SEEDS = {
+    "Langevin": lambda seed: seeds(Langevin(weights(), **NOISE, seed=seed))[0],
+    "group": lambda seed: seeds(Langevin([{"params": weights(), "seed": seed}], **NOISE))[0],
+    "reseed_": reseeded,
+    "assigned": assigned,
+    "MultirateLangevin": lambda seed: seeds(MultirateLangevin(weights(), 0.1, seed=seed))[0],
+    "RandomSubsets": lambda seed: seeds(RandomSubsets(weights(), 0.1, seed=seed))[0],
+    "SimulatedTempering": lambda seed: SimulatedTempering(Langevin(weights(), **NOISE), [1.0, 2.0], seed=seed).seed,
+    "Ensemble": lambda seed: tuple(Ensemble(lambda: mlp([2, 3, 1]), 2, seed).seeds.tolist()),
+    "sample": posterior_of,
+}
+
+
+@pytest.mark.parametrize("take", TAKE_SEEDS.values(), ids=TAKE_SEEDS)
+def test_seeds_are_whole_numbers_of_64_bits(take):
+    assert len({take(seed) for seed in (0, -1, 1 << 63, 7)}) == 4
+    assert take(np.int64(7)) == take(np.int32(7)) == take(7)
+    assert take(torch.tensor(7)) == take(7)
+    assert take(np.uint64((1 << 63) + 5)) == take((1 << 63) + 5)
+    for seed in (True, np.True_, 1.0, float("nan"), "0", torch.tensor(1.0), torch.Generator()):
+        with pytest.raises(TypeError, match="seed"):
+            take(seed)
+    for seed in (1 << 64, -(1 << 63) - 1):  # the noise of another seed
+        with pytest.raises(ValueError, match=r"at least -2\*\*63 and less than 2\*\*64"):
+            take(seed)
+
+
+def test_numbers_of_replicas_may_be_numpys():
+    assert Ensemble(lambda: mlp([2, 3, 1]), np.int64(2), repeats=np.int32(3)).replicas == 6
+    for replicas in (True, 2.0, 0):
+        with pytest.raises(EnsembleError, match="replicas must be a whole number of at least 1"):
+            Ensemble(lambda: mlp([2, 3, 1]), replicas)
 
 
 # ── several ranks ─────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -166,6 +167,27 @@ def test_decay_is_that_of_the_innermost_part():
     with pytest.raises(ConstraintError, match=r"(?s)group 0 of SGD has .* a part of the gradient"):
         holonom.constrain(opt, model, {"0.weight": Sphere("initial")}, decay="drop")
     holonom.constrain(opt, model, {"2.weight": Sphere("initial")}, decay="drop")
+
+
+def test_parts_that_draw_the_same_noise_are_warned_about():
+    def noisy(seed, **options):
+        p = nn.Parameter(torch.zeros(3))
+        options = {"temperature": 1.0, "friction": 1.0, **options}
+        return holonom.Langevin([p], 0.1, seed=seed, **options), p
+
+    (one, p), (other, q) = noisy(0), noisy(0)
+    with pytest.warns(UserWarning, match=r"optimizers 0 \(Langevin\) and 1 .* the same seed, 0") as caught:
+        opt = holonom.together(one, other)
+    assert caught[0].filename == __file__
+    for x in (p, q):
+        x.grad = torch.zeros(3)
+    opt.step()
+    assert torch.equal(p, q)  # which is why
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        holonom.together(noisy(0)[0], noisy(1)[0])
+        holonom.together(noisy(None)[0], noisy(None)[0])
+        holonom.together(noisy(0, temperature=0.0)[0], noisy(0, temperature=0.0)[0])
 
 
 def test_bad_input():

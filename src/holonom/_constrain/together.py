@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._lines import users_line
+from .._random.seeds import numbers
+from .._step.hyper import draws_noise
 from ..errors import CheckpointError
 from .saved import KEY, merged
 
@@ -162,4 +166,25 @@ def together(*optimizers: Optimizer) -> Together:
                     f"optimizers {seen[id(p)]} and {number} both hold a parameter of shape {tuple(p.shape)}: give each "
                     f"parameter to one"
                 )
+    _warn_shared_noise(optimizers)
     return Together(list(optimizers))
+
+
+def _warn_shared_noise(optimizers: tuple[Optimizer, ...]) -> None:
+    """Every optimizer numbers its own parameters from 0, so that those of one seed draw the same numbers."""
+    holders: dict[int, tuple[str, int]] = {}
+    for number, part in enumerate(optimizers):
+        for group in part.param_groups:
+            if "seed" not in group or ("scheme" in group and not draws_noise(group)):
+                continue
+            found = numbers(group["seed"])
+            for seed in found if isinstance(found, tuple) else (found,):
+                kind, first = holders.setdefault(seed, (type(part).__name__, number))
+                if first != number:
+                    warnings.warn(
+                        f"optimizers {first} ({kind}) and {number} ({type(part).__name__}) have the same seed, {seed}: "
+                        f"their parameters draw the same random numbers. Give them different seeds, or none, and each "
+                        f"draws its own",
+                        stacklevel=users_line(),
+                    )
+                    return

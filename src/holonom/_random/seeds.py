@@ -9,12 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._numbers import as_whole
+
 Group = dict[str, Any]
 
 
 def fresh_seed() -> int:
     """63 bits of torch's default CPU generator: ``torch.manual_seed`` repeats a run, and two optimizers differ."""
     return int(torch.randint(0, (1 << 63) - 1, (), dtype=torch.int64, device="cpu"))
+
+
+def checked(seed: Any) -> int:
+    """A seed as a Python number, in the range of ``torch.manual_seed``; raises for what is none."""
+    number = as_whole(seed)
+    if number is None:
+        raise TypeError(f"seed must be a whole number, got {seed!r}")
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"seed must be at least -2**63 and less than 2**64, got {number}: keys of noise have 64 bits")
+    return number
 
 
 @contextmanager

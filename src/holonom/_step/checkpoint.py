@@ -21,7 +21,7 @@ from . import sgd
 from .buckets import Bucket, State, state_dtype
 from .configurational import REFERENCE, SUMS
 from .edits import agrees
-from .hyper import as_plain, check_replicas, check_seed, to_parameters
+from .hyper import as_plain, check_replicas, check_seed, is_numpys, to_parameters
 from .joint import bucket_of, units
 from .order import in_order_of
 from .rates import Rates
@@ -53,6 +53,8 @@ class Checkpointed(Optimizer):
         self._buckets()  # complete groups that a library put into param_groups
         self._settle()
         self._warn_skipped()
+        for group in self.param_groups:  # schedulers may have written to them after the last step
+            group.update({name: x.item() for name, x in group.items() if is_numpys(x)})
         held = {id(p) for group in self.param_groups for p in group["params"]}
         # torch has no number for a parameter whose group was removed from the list.
         removed = {p: self.state.pop(p) for p in list(self.state) if isinstance(p, Tensor) and id(p) not in held}

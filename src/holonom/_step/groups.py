@@ -32,7 +32,11 @@ class Grouped(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        given = param_group.get("params")
+        if "params" not in param_group:
+            raise ValueError(
+                f"group {len(self.param_groups)} has no 'params': it has {', '.join(param_group) or 'none'}"
+            )
+        given = param_group["params"]
         if isinstance(given, Iterator):
             given = list(given)  # it would be empty the second time
             param_group = {**param_group, "params": given}

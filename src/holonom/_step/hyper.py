@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._random.seeds import refuse_ranks
+from .._random.seeds import checked, refuse_ranks
 from ..constraints import Free
 from ..constraints.base import Constraint
 from ..ensemble.known import ensemble_of, warn_averaged
@@ -41,10 +41,13 @@ _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, inf
 
 def as_plain(options: dict[str, Any]) -> dict[str, Any]:
     """NumPy's numbers as Python's, which a checkpoint may hold."""
-    names = (*_NOT_NEGATIVE, "momentum")
-    plain_numbers = {name: float(x) for name in names if isinstance(x := options.get(name), np.floating)}
-    whole = {name: int(x) for name in (*names, "seed") if isinstance(x := options.get(name), np.integer)}
-    return {**options, **plain_numbers, **whole}
+    seed = {} if isinstance(options.get("seed"), (Tensor, type(None))) else {"seed": checked(options["seed"])}
+    return {**options, **seed, **{name: x.item() for name, x in options.items() if is_numpys(x)}}
+
+
+def is_numpys(x: Any) -> bool:
+    """Whether this is one number of NumPy's, such as schedules computed with it assign."""
+    return isinstance(x, np.generic) or (isinstance(x, np.ndarray) and not x.ndim)
 
 
 def to_parameters(group: dict[str, Any]) -> None:
@@ -66,15 +69,18 @@ def _unset(group: dict[str, Any]) -> str | None:
 
 def check_now(group: dict[str, Any], number: int) -> None:
     """Raise for what schedulers or assignments have made of a group since it was checked."""
+    group.update(as_plain({name: group[name] for name in (*_NOT_NEGATIVE, "momentum", "seed") if name in group}))
     for name, largest in _LARGEST.items():
         if name == _unset(group) or (group[name] is None and name in _MAY_BE_NONE):
             continue
         if group[name] is None:
             instead = ", or a group in SGD's terms (Langevin.like_sgd) its momentum" if name == "friction" else ""
             raise ValueError(f"{name} of group {number} is None; it needs a number{instead}")
+        symbol = _NOT_NEGATIVE[name][0]
+        if not isinstance(group[name], (int, float, Tensor)) or isinstance(group[name], bool):
+            raise TypeError(f"{name} ({symbol}) of group {number} must be a number or a tensor, got {group[name]!r}")
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
-            symbol = _NOT_NEGATIVE[name][0]
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
     thermostat.check_time(group)
     check_seed(group["seed"])
@@ -136,11 +142,13 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
 
 def check_shared_seed(group: dict[str, Any], name: str) -> None:
     """Raise if the group draws noise and every rank of torch.distributed would draw its own."""
-    if group.get("seed_given", True):
-        return
-    noise = {"temperature": OVERDAMPED | {"O"}, "driving_noise": {"D", "F"}}
-    if any(letters & set(group["scheme"]) and not _is_zero(group[size]) for size, letters in noise.items()):
+    if not group.get("seed_given", True) and draws_noise(group):
         refuse_ranks(f"{name} (scheme {group['scheme']!r})")
+
+
+def draws_noise(group: dict[str, Any]) -> bool:
+    noise = {"temperature": OVERDAMPED | {"O"}, "driving_noise": {"D", "F"}}
+    return any(letters & set(group["scheme"]) and not _is_zero(group[size]) for size, letters in noise.items())
 
 
 def _is_zero(value: Any) -> bool:
@@ -156,8 +164,8 @@ def check_seed(seed: Any) -> None:
                 f"a tensor seed is one int64 or (R,) of them, one per replica; got {seed.dtype} of shape "
                 f"{tuple(seed.shape)}"
             )
-    elif not isinstance(seed, int):
-        raise TypeError(f"seed must be a whole number, got {seed!r}")
+    else:
+        checked(seed)
 
 
 def check_replicas(group: dict[str, Any]) -> None:

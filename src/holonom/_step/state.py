@@ -76,10 +76,13 @@ def check_params(params: list[Any], known: set[int]) -> None:
                 f"twice (tied weights are one parameter: model.parameters() lists them once)"
             )
         if not p.is_floating_point():
+            instead = "; hold real and imaginary parts as one real parameter (torch.view_as_real)" * p.is_complex()
             raise TypeError(
-                f"a parameter of shape {tuple(p.shape)} is {p.dtype}: holonom moves real floating-point tensors; "
-                f"hold real and imaginary parts as two parameters (torch.view_as_real)"
+                f"a parameter of shape {tuple(p.shape)} is {p.dtype}: holonom moves real floating-point tensors"
+                f"{instead}"
             )
+        if p.layout != torch.strided:
+            raise TypeError(f"a parameter of shape {tuple(p.shape)} is {p.layout}: make it dense (p.to_dense())")
         known.add(id(p))
 
 
@@ -109,6 +112,8 @@ def create(
         here, q = (space, unit[0].detach()) if isinstance(space, Free) else gather(space, unit, own)
         name = ", ".join(own)
         here.check(q, name)
+        if not isinstance(space, Free) and q.is_meta:
+            raise ConstraintError(f"{space!r} on {name}: the weights are on the meta device; initialise them first")
         if not isinstance(space, Free) and not bool(q.isfinite().all()):
             raise ConstraintError(f"{space!r} on {name}: the weights hold NaN or infinity; initialise them first")
         sizes = here.sizes(q, name) if q.numel() else None

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from .._numbers import as_whole
 from .._random import mix
-from .._random.seeds import fresh_seed, refuse_ranks, seeded
+from .._random.seeds import checked, fresh_seed, refuse_ranks, seeded
 from .._sharding.replicas import Shares
 from .._torch import watch_gradient
 from ..errors import EnsembleError
@@ -71,9 +72,7 @@ class Ensemble(nn.Module):
         mesh: Any = None,
     ) -> None:
         super().__init__()
-        for name, value in (("replicas", replicas), ("repeats", repeats)):
-            if not isinstance(value, int) or value < 1:
-                raise EnsembleError(f"{name} must be a whole number of at least 1, got {value!r}")
+        replicas, repeats = _count("replicas", replicas), _count("repeats", repeats)
         if isinstance(make_model, nn.Module):
             raise EnsembleError(
                 f"give a function that builds a model, such as lambda: {type(make_model).__name__}(…), not a model; "
@@ -82,7 +81,7 @@ class Ensemble(nn.Module):
         if seed is None:
             refuse_ranks("Ensemble")
         self.seed_given = seed is not None
-        number = fresh_seed() if seed is None else seed
+        number = fresh_seed() if seed is None else checked(seed)
         self._shares = None if mesh is None else Shares(mesh, replicas, repeats, (seed, first))
         if self._shares is not None:
             first, replicas = first + self._shares.first, self._shares.count
@@ -322,3 +321,10 @@ def _arguments(inputs: Any) -> Arguments:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (inputs, {}) if type(inputs) is tuple else ((inputs,), {})
+
+
+def _count(name: str, value: Any) -> int:
+    number = as_whole(value)
+    if number is None or number < 1:
+        raise EnsembleError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return number

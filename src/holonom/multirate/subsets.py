@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._random import mix, seeds
+from .._step.hyper import check_seed
 from .._step.keys import check_keys
 from .._torch import add_scaled_, copy_
 from .clock import Group, check_number
@@ -183,7 +184,8 @@ def as_numbers(seed: Any) -> int | tuple[int, ...] | None:
     """As they are written into checkpoints."""
     if seed is None or isinstance(seed, tuple):
         return seed
-    return tuple(seed.tolist()) if isinstance(seed, Tensor) and seed.ndim else int(seed)
+    check_seed(seed)
+    return tuple(seed.tolist()) if isinstance(seed, Tensor) and seed.ndim else seeds.checked(seed)
 
 
 def bernoulli(like: Tensor, probability: float, *key: int) -> Tensor:

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .._numbers import as_whole
+from .._random.seeds import checked
 from ..constraints import Constraint
 from ..ensemble import Loss
 from .chains import Chains
@@ -49,12 +51,18 @@ class Request:
 
     def check(self) -> None:
         """Raise for numbers that cannot be used."""
-        for name in ("chains", "steps", "thin", "batch_size", "burn_in", "seed"):
+        for name in ("chains", "steps", "thin", "batch_size", "burn_in"):
             value, optional = getattr(self, name), name not in ("chains", "steps")
-            least = {"burn_in": 0, "seed": -math.inf}.get(name, 1)
-            if not (optional and value is None) and (not isinstance(value, int) or value < least):
-                bound = "" if name == "seed" else f" of at least {least}"
-                raise ValueError(f"{name} must be a whole number{bound}{', or None' * optional}, got {value!r}")
+            if optional and value is None:
+                continue
+            number, least = as_whole(value), 0 if name == "burn_in" else 1
+            if number is None or number < least:
+                raise ValueError(
+                    f"{name} must be a whole number of at least {least}{', or None' * optional}, got {value!r}"
+                )
+            object.__setattr__(self, name, number)
+        if self.seed is not None:
+            object.__setattr__(self, "seed", checked(self.seed))
         x, _ = self._data()
         if self.batch_size is not None and self.batch_size > len(x):
             raise ValueError(

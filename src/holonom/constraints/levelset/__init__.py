@@ -15,7 +15,7 @@ from ..._step.integrate import Phase, Scalar, add_scaled_
 from ...errors import ConstraintError, ProjectionError
 from ..base import Constraint, Landing, Traits, rounding, widened
 from .jacobian import are_dependent, distance, linearised, tangent
-from .landing import inside, land, violated
+from .landing import inside, land, refuse_undefined, violated
 from .projection import Value, along, nearest
 
 Function = Callable[..., Tensor]
@@ -225,6 +225,7 @@ class LevelSet(Constraint):
         counts = [self._call(function, block).numel() for function in self._functions()]
         bounds = torch.ones(sum(counts), dtype=torch.bool, device=q.device)
         bounds[: counts[0] if self.equalities is not None else 0] = False
+        refuse_undefined(*linearised(value, start), self.name, name)
         outside = violated(value(x), x, bounds, q.dtype).any(1)
         if bool(outside.any()):
             try:
@@ -237,7 +238,9 @@ class LevelSet(Constraint):
                 ) from error
             self._unflatten_(x.to(q.dtype), q, None)
         full = self._flat(q, self.lift(q)[0] if self.has_slack else None).to(precision)
-        self._refuse_dependent(self._jacobian(q)(full), name)
+        value_there, jacobian = linearised(self._value(q), full)
+        refuse_undefined(value_there, jacobian, self.name, name)
+        self._refuse_dependent(jacobian, name)
         return Landing(int(outside.sum()), outside.numel(), ((x - start).norm(dim=1) * outside).max().item())
 
     def _precision(self, q: Tensor) -> torch.dtype:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.func import vjp, vmap
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from ...errors import ProjectionError
 
 
 def linearised(c: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,15 +34,22 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 def tangent(j: Tensor, pi: Tensor) -> Tensor:
     """Ππ with Π = I − Gᵀ(GGᵀ)⁻¹G, row by row."""
-    normal: Tensor = j.mT @ solve(j @ j.mT, j @ pi[:, :, None])
+    try:
+        normal: Tensor = j.mT @ solve(j @ j.mT, j @ pi[:, :, None])
+    except LinAlgError as error:
+        raise ProjectionError(
+            "a gradient of the constraints vanishes at these weights, or two are parallel, so there is no tangent "
+            "space to move in: restore weights where that is not so, or drop a constraint"
+        ) from error
     return pi - normal[:, :, 0]
 
 
 def distance(c: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """From every x to c = 0, by the length of a Gauss–Newton step over 1 + |x|: (B, 1)."""
+    """From every x to c = 0, by a Gauss–Newton step's length over 1 + |x|: (B, 1). Infinite where there is none."""
     value, j = linearised(c, x)
-    back: Tensor = (j.mT @ solve(j @ j.mT, value[:, :, None]))[:, :, 0].norm(dim=1, keepdim=True)
-    return back.div_(1 + x.norm(dim=1, keepdim=True))
+    multiplier, failed = torch.linalg.solve_ex(j @ j.mT, value[:, :, None])
+    back: Tensor = (j.mT @ multiplier)[:, :, 0].norm(dim=1, keepdim=True)
+    return back.div_(1 + x.norm(dim=1, keepdim=True)).masked_fill_(failed[:, None] != 0, float("inf"))
 
 
 def are_dependent(j: Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...errors import ProjectionError
+from ...errors import ConstraintError, ProjectionError
 from ..base import inset
 from .projection import Value, nearest
 
@@ -39,3 +39,19 @@ def land(value: Value, start: Tensor, outside: Tensor, bounds: Tensor, dtype: to
             return x
         active = active | beyond
     raise ProjectionError("no point satisfies all bounds that are in the way")
+
+
+def refuse_undefined(value: Tensor, jacobian: Tensor, function: str, name: str) -> None:
+    """Raise where c: (B, m) or its Jacobian: (B, m, d) is NaN or infinite."""
+    for what, found, hint in (
+        (function, value, ": initialise where it is defined"),
+        (
+            f"the gradient of {function}",
+            jacobian.flatten(1),
+            ", as that of a norm may be at 0: initialise elsewhere, or write the function without the root",
+        ),
+    ):
+        bad = ~found.isfinite().all(1)
+        if bool(bad.any()):
+            where = f" (block {int(bad.nonzero()[0])} of {len(bad)})" if len(bad) > 1 else ""
+            raise ConstraintError(f"LevelSet on {name}: {what} is NaN or infinite at the weights{where}{hint}")
