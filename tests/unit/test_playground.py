@@ -379,8 +379,28 @@ def test_the_field_is_the_network_on_a_grid_and_its_mean_over_replicas() -> None
     corner = torch.tensor([[-2.0, 2.0]])  # the first point is the upper left one
     probability = torch.sigmoid(arm.model(corner)).flatten().detach()
     logit = float(torch.logit(probability.mean()))
-    assert message.arrays[found["logits"]][0] / frames.LOGIT_SCALE == pytest.approx(logit, abs=2e-3)
+    assert message.arrays[found["logits"]][0] == pytest.approx(logit, rel=1e-5)
     assert message.arrays[found["spread"]][0] == pytest.approx(510 * float(probability.std()), abs=1.0)
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_the_boundary_of_tiny_outputs_is_where_they_change_sign(replicas: int) -> None:
+    """From weights near zero outputs differ by less than 1e-3 over the plane."""
+    run = begin({"method": "sgd"}, replicas=replicas, start="small", depth=1)
+    arm, points = run.arms[0], frames.Grid().take(32, 2.0)
+    with torch.no_grad():
+        for parameter in arm.model.parameters():
+            parameter[..., :1] *= 0.1
+        output = arm.model(points).squeeze(-1)
+        arm.model.get_parameter("2.bias").sub_(output.flatten(-1).median(-1).values.view(-1, *[1] * (replicas > 1)))
+        output = arm.model(points).squeeze(-1).double()
+    assert float(output.max() - output.min()) < 2e-3
+    message = frames.Message("frame")
+    found = frames.field(message, arm, points)
+    shown = message.arrays[found["logits"]]
+    mean = torch.logit(torch.sigmoid(output).reshape(-1, len(points)).mean(0)).numpy()
+    assert np.unique(shown).size > 500
+    assert np.array_equal(shown > 0, mean > 0)
 
 
 def test_weights_are_shown_in_their_spaces() -> None:
