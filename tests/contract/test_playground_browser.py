@@ -506,13 +506,17 @@ def test_links_and_files(small: Any, tmp_path: Path) -> None:
     small.locator("#copy-link").click()
     playwright.expect(small.locator("#copy-link")).to_have_text("Copied")
     assert small.evaluate("navigator.clipboard.readText()") == link
-    for chosen, start in (("#save-png", b"\x89PNG"), ("#save-csv", b"step,A SGD: train_loss")):
+    for chosen, start in (("#save-png", b"\x89PNG"), ("#save-csv", b"# holonom ")):
         with small.expect_download() as download:
             small.locator(chosen).click()
         path = tmp_path / download.value.suggested_filename
         download.value.save_as(path)
         assert path.read_bytes().startswith(start)
         assert path.stat().st_size > 200
+    comment, head, *_ = path.read_text().splitlines()
+    assert head.startswith("step,A SGD: train_loss")
+    read = "link => [...new URLSearchParams(link.replace(/.*#/, ''))].map(([name, x]) => [name, Number(x) || x])"
+    assert small.evaluate(read, comment[2:]) == small.evaluate(read, link)
     other = small.context.new_page()
     other.goto(link.replace("width=6", "width=9"))
     expect_setting(small, "width", "9")  # everybody who has the address sees the same run

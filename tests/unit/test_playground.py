@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from holonom.playground.hub import Hub
 from holonom.playground.methods import METHODS, places
 from holonom.playground.presets import DEFAULT, PRESETS
 from holonom.playground.run import NUMBERS, Run
-from holonom.playground.script import script, table
+from holonom.playground.script import fragment, script, table
 from holonom.playground.series import MOST, Series
 from holonom.playground.settings import ARM_CONTROLS, SettingError, Settings, read_settings
 
@@ -327,11 +328,46 @@ def test_the_table_has_a_row_for_each_step_looked_at() -> None:
     for _ in range(3):
         shown = [frames.measure(run, number) for number in (0, 1)]
         advance(run, 2)
-    head, *rows = [line.split(",") for line in table(run).splitlines()]
+    head, *rows = [line.split(",") for line in table(run).splitlines() if not line.startswith("#")]
     assert head[:2] == ["step", "A SGD: train_loss"]
     assert head[-1] == "B C-SGLD: residual"
     assert [row[0] for row in rows] == ["0", "2", "4"]
     assert float(rows[-1][1]) == pytest.approx(shown[0]["train_loss"][0])
+
+
+def test_the_table_and_the_script_hold_the_settings() -> None:
+    run = begin({"method": "adl", "lr": 1e-3}, {"method": "c_od"}, data="painted", painted=[[0, 0, 0], [1, 1.5, 1]])
+    first = run.settings
+    advance(run, 2)
+    change(run, batch=3, **{"arms.1.lr": 0.1})
+    advance(run, 1)
+    change(run, more_painted=[[0.5, -1e-3, 1]])
+    comments = [line for line in table(run).splitlines() if line.startswith("#")]
+    assert comments[1:] == [
+        "# from step 0: painted=2 points", "# from step 2: batch=3", "# from step 2: B.lr=0.1",
+        "# from step 3: painted=3 points",
+    ]  # fmt: skip
+    assert linked(comments[0]) == replace(first, painted=run.settings.painted)
+    assert linked(script(run)) == run.settings
+    assert fragment(first).endswith("A.coupling=derived&A.driving_noise=derived&B=c_od&B.lr=0.05&B.temperature=5e-05&"
+                                    "B.radius=1&B.output_radius=5&painted=0_0_0*1_1.5_1")  # fmt: skip
+
+
+def linked(text: str) -> Settings:
+    """The settings of the first link in a text, read as share.js does."""
+    pairs = dict(parse_qsl(re.findall(r"#(data=\S+)", text)[0]))
+    arms: dict[str, dict[str, Any]] = {}
+    given: dict[str, Any] = {}
+    for name, word in pairs.items():
+        value = None if word == "derived" else float(word) if re.fullmatch(r"-?[\d.]+(e-\d+)?", word) else word
+        letter, _, own = name.partition(".")
+        if letter in "AB":
+            arms.setdefault(letter, {})[own or "method"] = value
+        elif name == "painted":
+            given[name] = [[float(x) for x in point.split("_")] for point in word.split("*")]
+        else:
+            given[name] = value
+    return read_settings({**given, "arms": [arms[letter] for letter in sorted(arms)]}, Settings())
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
