@@ -495,6 +495,30 @@ def test_bad_settings_are_explained_and_marked(small: Any) -> None:
     playwright.expect(small.get_by_role("alert")).to_contain_text("no method 'newton'")
 
 
+@pytest.mark.parametrize(
+    ("fragment", "reason"),
+    [
+        ("A=newton", "there is no method 'newton'; there are sgd, "),
+        ("A=sgd&points=1e9", "Points must be a whole number from 20 to 1,000; got 1,000,000,000"),
+        ("A=sgd&A.lr.x=2", "SGD has no setting 'lr.x'"),
+        ("A=sgd&arms=3", "there is no setting 'arms'"),
+        ("A=sgd&B.lr=1", "it names no method of arm B, such as B=sgd"),
+        ("data=spirals&turns=3", "it names no method of arm A, such as A=sgd"),
+        ("%E0%A4%A", "it names no method of arm A, such as A=sgd"),
+    ],
+)
+def test_a_link_that_is_not_one_is_explained(page: Any, server: Server, fragment: str, reason: str) -> None:
+    said = re.compile("^" + re.escape(f"The settings of this link were not taken up: {reason}"))
+    page.emulate_media(reduced_motion="reduce")
+    page.goto("about:blank")
+    page.goto(f"{server.url}#{fragment}")
+    playwright.expect(page.get_by_role("alert")).to_have_text(said)
+    page.locator("[data-preset=goldilocks]").click()
+    playwright.expect(page.get_by_role("alert")).to_be_hidden()
+    page.evaluate("text => { location.hash = text; }", fragment)
+    playwright.expect(page.get_by_role("alert")).to_have_text(said)
+
+
 # ── sharing ──────────────────────────────────────────────────────────────────────────────────────
 
 
