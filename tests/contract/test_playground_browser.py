@@ -419,7 +419,8 @@ def test_a_run_that_diverges_says_so_and_the_other_goes_on(page: Any, server: Se
     settled(small)
     assert small.get_by_role("alert").is_hidden()
     assert small.locator("[data-arm=A] .stopped").is_hidden()
-    assert small.locator("[data-arm=B] [data-number=test_loss]").text_content() == "–"
+    for name in ("test_loss", "test_accuracy"):
+        assert small.locator(f"[data-arm=B] [data-number={name}]").text_content() == "–"
 
 
 def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
@@ -457,6 +458,8 @@ def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     assert int(small.evaluate("document.body.dataset.step")) > 5  # the run went on
     small.locator("#clear-paint").click()
     until(small, "!location.hash.includes('painted=0') && !location.hash.includes('painted=-')")
+    small.locator("#save-script").click()
+    playwright.expect(small.get_by_role("alert")).to_have_text("There are no points yet: paint at least two.")
 
 
 def test_bad_settings_are_explained_and_marked(small: Any) -> None:

@@ -236,6 +236,7 @@ def test_an_arm_whose_loss_is_not_finite_stops_and_the_other_goes_on() -> None:
     assert run.going
     message = frames.Message("frame")
     assert frames.measure(run, 0)["train_loss"][0] is None
+    assert frames.measure(run, 0)["test_accuracy"][0] is None
     frames.field(message, run.arms[0], frames.Grid().take(32, 1.0))
     for kind in diagnostics.KINDS.values():
         message.header[kind.__name__] = kind(run, 0, message.put)
@@ -300,6 +301,9 @@ CHANGES = [
     ([{"method": "o_ud", "temperature": 1e-4}, {"method": "sgd", "momentum": 0.9}],
      {"data": "waves", "replicas": 2, "start": "small", "activation": "Tanh"},
      {"arms": [{"method": "o_ud", "temperature": 1e-3}, {"method": "sgd", "weight_decay": 0.01}]}),
+    # The first arm's loss overflows after a few steps.
+    ([{"method": "baoab", "lr": 2.0, "temperature": 1.0}, {"method": "sgd"}],
+     {"depth": 6, "width": 20, "scale": 3.0}, {"batch": 5}),
     ([{"method": "lol"}], {"data": "circles"}, {"arms": [{"method": "lol", "friction": 2.0}]}),
 ]  # fmt: skip
 
@@ -314,7 +318,7 @@ def test_the_script_repeats_every_number(arms: Any, settings: Any, changes: Any)
     found = printed(script(run))
     assert len(found) == len(arms)
     for number, said in enumerate(found):
-        expected = {**numbers(run, number), "curvature": diagnostics._curvature(run, run.arms[number])}
+        expected = {**numbers(run, number), "curvature": recipe.curvature(run.arms[number].model, run.settings.bound)}
         kinds = ("temperature", "kinetic", "configurational")
         for layer, row in enumerate(run.arms[number].temperatures(), 1):
             expected |= {f"layer {layer} {kind}": value for kind, value in zip(kinds, row, strict=True)}

@@ -93,7 +93,10 @@ def data(count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def script(run: Run) -> str:
-    """A program that trains as ``run`` did, step by step, and prints the numbers that the page shows."""
+    """A program that trains as ``run`` did, step by step, and prints the numbers that the page shows.
+
+    The run has data.
+    """
     settings, first = run.settings, run.first
     is_painted = settings.data == "painted"
     titles = [methods.METHODS[arm.method].title for arm in settings.arms]

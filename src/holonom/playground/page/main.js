@@ -314,7 +314,17 @@ $("copy-link").addEventListener("click", async () => {
   $("copy-link").textContent = done ? "Copied" : "See the address bar";
   setTimeout(() => { $("copy-link").textContent = "Copy link"; }, 2000);
 });
+/** Whether there is something to save; else the page says why not. */
+function isEmpty() {
+  const empty = !plane?.train;
+  if (empty) showProblem("There are no points yet: paint at least two.");
+  return empty;
+}
+for (const id of ["save-csv", "save-script"]) {
+  $(id).addEventListener("click", (event) => { if (isEmpty()) event.preventDefault(); });
+}
 $("save-png").addEventListener("click", () => {
+  if (isEmpty()) return;
   if (!frame) return;
   writeAddress();
   const shown = cards.filter(({ card }) => !card.hidden);
