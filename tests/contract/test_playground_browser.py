@@ -419,7 +419,8 @@ def test_a_run_that_diverges_says_so_and_the_other_goes_on(page: Any, server: Se
     settled(small)
     assert small.get_by_role("alert").is_hidden()
     assert small.locator("[data-arm=A] .stopped").is_hidden()
-    assert small.locator("[data-arm=B] [data-number=test_loss]").text_content() == "–"
+    for name in ("test_loss", "test_accuracy"):
+        assert small.locator(f"[data-arm=B] [data-number={name}]").text_content() == "–"
 
 
 def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
@@ -457,6 +458,8 @@ def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     assert int(small.evaluate("document.body.dataset.step")) > 5  # the run went on
     small.locator("#clear-paint").click()
     until(small, "!location.hash.includes('painted=0') && !location.hash.includes('painted=-')")
+    small.locator("#save-script").click()
+    playwright.expect(small.get_by_role("alert")).to_have_text("There are no points yet: paint at least two.")
 
 
 def test_bad_settings_are_explained_and_marked(small: Any) -> None:
@@ -495,6 +498,30 @@ def test_bad_settings_are_explained_and_marked(small: Any) -> None:
     playwright.expect(small.get_by_role("alert")).to_contain_text("no method 'newton'")
 
 
+@pytest.mark.parametrize(
+    ("fragment", "reason"),
+    [
+        ("A=newton", "there is no method 'newton'; there are sgd, "),
+        ("A=sgd&points=1e9", "Points must be a whole number from 20 to 1,000; got 1,000,000,000"),
+        ("A=sgd&A.lr.x=2", "SGD has no setting 'lr.x'"),
+        ("A=sgd&arms=3", "there is no setting 'arms'"),
+        ("A=sgd&B.lr=1", "it names no method of arm B, such as B=sgd"),
+        ("data=spirals&turns=3", "it names no method of arm A, such as A=sgd"),
+        ("%E0%A4%A", "it names no method of arm A, such as A=sgd"),
+    ],
+)
+def test_a_link_that_is_not_one_is_explained(page: Any, server: Server, fragment: str, reason: str) -> None:
+    said = re.compile("^" + re.escape(f"The settings of this link were not taken up: {reason}"))
+    page.emulate_media(reduced_motion="reduce")
+    page.goto("about:blank")
+    page.goto(f"{server.url}#{fragment}")
+    playwright.expect(page.get_by_role("alert")).to_have_text(said)
+    page.locator("[data-preset=goldilocks]").click()
+    playwright.expect(page.get_by_role("alert")).to_be_hidden()
+    page.evaluate("text => { location.hash = text; }", fragment)
+    playwright.expect(page.get_by_role("alert")).to_have_text(said)
+
+
 # ── sharing ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -506,13 +533,17 @@ def test_links_and_files(small: Any, tmp_path: Path) -> None:
     small.locator("#copy-link").click()
     playwright.expect(small.locator("#copy-link")).to_have_text("Copied")
     assert small.evaluate("navigator.clipboard.readText()") == link
-    for chosen, start in (("#save-png", b"\x89PNG"), ("#save-csv", b"step,A SGD: train_loss")):
+    for chosen, start in (("#save-png", b"\x89PNG"), ("#save-csv", b"# holonom ")):
         with small.expect_download() as download:
             small.locator(chosen).click()
         path = tmp_path / download.value.suggested_filename
         download.value.save_as(path)
         assert path.read_bytes().startswith(start)
         assert path.stat().st_size > 200
+    comment, head, *_ = path.read_text().splitlines()
+    assert head.startswith("step,A SGD: train_loss")
+    read = "link => [...new URLSearchParams(link.replace(/.*#/, ''))].map(([name, x]) => [name, Number(x) || x])"
+    assert small.evaluate(read, comment[2:]) == small.evaluate(read, link)
     other = small.context.new_page()
     other.goto(link.replace("width=6", "width=9"))
     expect_setting(small, "width", "9")  # everybody who has the address sees the same run

@@ -269,7 +269,9 @@ def test_an_interrupt_says_how_to_resume(capsys, tmp_path, monkeypatch):
 
 def test_refusals_come_before_anything_runs(capsys, tmp_path, monkeypatch):
     out = ["--out", str(tmp_path / "out")]
-    assert "no experiment 'fig99'" in refused(capsys, "reproduce", "fig0", "fig99", *out)
+    assert "no experiment 'nothing'; `holonom list` shows all" in refused(capsys, "reproduce", "nothing", *out)
+    for name, meant in (("Fig. 0", "fig0"), ("figd2", "figD2")):
+        assert f"do you mean {meant}?" in refused(capsys, "reproduce", "fig0", name, *out)
     assert "holonom data get tiny" in refused(capsys, "reproduce", "fig0", "fig0.1", *out)
     assert "from 1 to 4294967295, got '0'" in refused(capsys, "reproduce", "fig0", "--replicas", "0", *out)
     assert "a whole number" in refused(capsys, "reproduce", "fig0", "--replicas", "many", *out)
@@ -333,7 +335,9 @@ def test_report_prints_its_path_and_what_it_left_out(capsys, tmp_path):
 
 
 def test_report_refuses_what_holds_no_results(capsys, tmp_path):
-    assert "no folder" in refused(capsys, "report", str(tmp_path / "nowhere"))
+    said = refused(capsys, "report", str(tmp_path / "nowhere"))
+    assert "no folder" in said
+    assert f"`holonom reproduce headline --out {tmp_path / 'nowhere'}`" in said
     (tmp_path / "partial").mkdir()
     (tmp_path / "partial" / "result.json").write_text('{"id": "fig1"}')
     said = refused(capsys, "report", str(tmp_path))

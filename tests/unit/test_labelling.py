@@ -67,6 +67,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for name in ("text", "other", "objects"):
         with pytest.raises(DataError, match=r"no .npz file with an array 'images'"):
             load_pictures(tmp_path / f"{name}.npz")
+    with pytest.raises(DataError, match=r"'images'$"):  # without NumPy's advice to load pickles
+        load_pictures(tmp_path / "text.npz")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no images"):
         load_pictures(tmp_path / "empty")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from holonom.playground.hub import Hub
 from holonom.playground.methods import METHODS, places
 from holonom.playground.presets import DEFAULT, PRESETS
 from holonom.playground.run import NUMBERS, Run
-from holonom.playground.script import script, table
+from holonom.playground.script import fragment, script, table
 from holonom.playground.series import MOST, Series
 from holonom.playground.settings import ARM_CONTROLS, SettingError, Settings, read_settings
 
@@ -235,6 +236,7 @@ def test_an_arm_whose_loss_is_not_finite_stops_and_the_other_goes_on() -> None:
     assert run.going
     message = frames.Message("frame")
     assert frames.measure(run, 0)["train_loss"][0] is None
+    assert frames.measure(run, 0)["test_accuracy"][0] is None
     frames.field(message, run.arms[0], frames.Grid().take(32, 1.0))
     for kind in diagnostics.KINDS.values():
         message.header[kind.__name__] = kind(run, 0, message.put)
@@ -299,6 +301,9 @@ CHANGES = [
     ([{"method": "o_ud", "temperature": 1e-4}, {"method": "sgd", "momentum": 0.9}],
      {"data": "waves", "replicas": 2, "start": "small", "activation": "Tanh"},
      {"arms": [{"method": "o_ud", "temperature": 1e-3}, {"method": "sgd", "weight_decay": 0.01}]}),
+    # The first arm's loss overflows after a few steps.
+    ([{"method": "baoab", "lr": 2.0, "temperature": 1.0}, {"method": "sgd"}],
+     {"depth": 6, "width": 20, "scale": 3.0}, {"batch": 5}),
     ([{"method": "lol"}], {"data": "circles"}, {"arms": [{"method": "lol", "friction": 2.0}]}),
 ]  # fmt: skip
 
@@ -313,7 +318,7 @@ def test_the_script_repeats_every_number(arms: Any, settings: Any, changes: Any)
     found = printed(script(run))
     assert len(found) == len(arms)
     for number, said in enumerate(found):
-        expected = {**numbers(run, number), "curvature": diagnostics._curvature(run, run.arms[number])}
+        expected = {**numbers(run, number), "curvature": recipe.curvature(run.arms[number].model, run.settings.bound)}
         kinds = ("temperature", "kinetic", "configurational")
         for layer, row in enumerate(run.arms[number].temperatures(), 1):
             expected |= {f"layer {layer} {kind}": value for kind, value in zip(kinds, row, strict=True)}
@@ -327,11 +332,46 @@ def test_the_table_has_a_row_for_each_step_looked_at() -> None:
     for _ in range(3):
         shown = [frames.measure(run, number) for number in (0, 1)]
         advance(run, 2)
-    head, *rows = [line.split(",") for line in table(run).splitlines()]
+    head, *rows = [line.split(",") for line in table(run).splitlines() if not line.startswith("#")]
     assert head[:2] == ["step", "A SGD: train_loss"]
     assert head[-1] == "B C-SGLD: residual"
     assert [row[0] for row in rows] == ["0", "2", "4"]
     assert float(rows[-1][1]) == pytest.approx(shown[0]["train_loss"][0])
+
+
+def test_the_table_and_the_script_hold_the_settings() -> None:
+    run = begin({"method": "adl", "lr": 1e-3}, {"method": "c_od"}, data="painted", painted=[[0, 0, 0], [1, 1.5, 1]])
+    first = run.settings
+    advance(run, 2)
+    change(run, batch=3, **{"arms.1.lr": 0.1})
+    advance(run, 1)
+    change(run, more_painted=[[0.5, -1e-3, 1]])
+    comments = [line for line in table(run).splitlines() if line.startswith("#")]
+    assert comments[1:] == [
+        "# from step 0: painted=2 points", "# from step 2: batch=3", "# from step 2: B.lr=0.1",
+        "# from step 3: painted=3 points",
+    ]  # fmt: skip
+    assert linked(comments[0]) == replace(first, painted=run.settings.painted)
+    assert linked(script(run)) == run.settings
+    assert fragment(first).endswith("A.coupling=derived&A.driving_noise=derived&B=c_od&B.lr=0.05&B.temperature=5e-05&"
+                                    "B.radius=1&B.output_radius=5&painted=0_0_0*1_1.5_1")  # fmt: skip
+
+
+def linked(text: str) -> Settings:
+    """The settings of the first link in a text, read as share.js does."""
+    pairs = dict(parse_qsl(re.findall(r"#(data=\S+)", text)[0]))
+    arms: dict[str, dict[str, Any]] = {}
+    given: dict[str, Any] = {}
+    for name, word in pairs.items():
+        value = None if word == "derived" else float(word) if re.fullmatch(r"-?[\d.]+(e-\d+)?", word) else word
+        letter, _, own = name.partition(".")
+        if letter in "AB":
+            arms.setdefault(letter, {})[own or "method"] = value
+        elif name == "painted":
+            given[name] = [[float(x) for x in point.split("_")] for point in word.split("*")]
+        else:
+            given[name] = value
+    return read_settings({**given, "arms": [arms[letter] for letter in sorted(arms)]}, Settings())
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -379,8 +419,28 @@ def test_the_field_is_the_network_on_a_grid_and_its_mean_over_replicas() -> None
     corner = torch.tensor([[-2.0, 2.0]])  # the first point is the upper left one
     probability = torch.sigmoid(arm.model(corner)).flatten().detach()
     logit = float(torch.logit(probability.mean()))
-    assert message.arrays[found["logits"]][0] / frames.LOGIT_SCALE == pytest.approx(logit, abs=2e-3)
+    assert message.arrays[found["logits"]][0] == pytest.approx(logit, rel=1e-5)
     assert message.arrays[found["spread"]][0] == pytest.approx(510 * float(probability.std()), abs=1.0)
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_the_boundary_of_tiny_outputs_is_where_they_change_sign(replicas: int) -> None:
+    """From weights near zero outputs differ by less than 1e-3 over the plane."""
+    run = begin({"method": "sgd"}, replicas=replicas, start="small", depth=1)
+    arm, points = run.arms[0], frames.Grid().take(32, 2.0)
+    with torch.no_grad():
+        for parameter in arm.model.parameters():
+            parameter[..., :1] *= 0.1
+        output = arm.model(points).squeeze(-1)
+        arm.model.get_parameter("2.bias").sub_(output.flatten(-1).median(-1).values.view(-1, *[1] * (replicas > 1)))
+        output = arm.model(points).squeeze(-1).double()
+    assert float(output.max() - output.min()) < 2e-3
+    message = frames.Message("frame")
+    found = frames.field(message, arm, points)
+    shown = message.arrays[found["logits"]]
+    mean = torch.logit(torch.sigmoid(output).reshape(-1, len(points)).mean(0)).numpy()
+    assert np.unique(shown).size > 500
+    assert np.array_equal(shown > 0, mean > 0)
 
 
 def test_weights_are_shown_in_their_spaces() -> None:

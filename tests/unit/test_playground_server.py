@@ -127,7 +127,7 @@ def test_a_session(server: Server, page: Page) -> None:
     assert status == 200
     assert f"range({frame['step']} + 1)" in text.decode()
     assert "('lr', 0.02)" in text.decode()
-    assert get(server, f"/{server.token}/numbers.csv")[1].startswith(b"step,A SGD: train_loss")
+    assert get(server, f"/{server.token}/numbers.csv")[1].startswith(b"# holonom ")
     page.send(do="reset")
     page.until("state", lambda state: state["run"] == run + 1)
     assert page.until("frame", lambda frame: frame["run"] == run + 1)["step"] == 0

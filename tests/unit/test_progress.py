@@ -9,6 +9,7 @@ import pytest
 import torch
 import tqdm
 
+from holonom.experiments.progress import bar
 from holonom.experiments.run import Run
 
 
@@ -67,3 +68,9 @@ def test_a_bar_of_its_own_for_every_other_training(run: Run) -> None:
     with run.progress("alone", 4) as show:
         show(4, 4)
     assert [(bar.total, bar.n, bar.closed) for bar in Bar.made] == [(100, 100, True), (4, 4, True)]
+
+
+def test_a_finished_bar_has_a_space_after_its_title(capsys: pytest.CaptureFixture[str]) -> None:
+    with bar("fig0", 100, "%", silent=False) as shown:
+        shown.update(100)
+    assert "fig0 100 %|" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -113,5 +114,9 @@ def find(id: str) -> Experiment:
     """The experiment of this id."""
     experiments = catalogue()
     if id not in experiments:
-        raise KeyError(f"there is no experiment {id!r}; `holonom list` shows all: {', '.join(experiments)}")
+        plain = {name.lower(): name for name in experiments}  # also of "Fig. 1"
+        word = re.sub(r"\.? ", "", id.lower())
+        near = [word] if word in plain else get_close_matches(word, plain, n=3)
+        guess = f": do you mean {' or '.join(plain[name] for name in near)}?" if near else ";"
+        raise KeyError(f"there is no experiment {id!r}{guess} `holonom list` shows all")
     return experiments[id]

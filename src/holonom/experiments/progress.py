@@ -8,7 +8,7 @@ from typing import Any
 
 from ..training import History
 
-WHOLE = "{desc}{percentage:3.0f} %|{bar}| {elapsed}, {remaining} left{postfix}"
+WHOLE = "{desc} {percentage:3.0f} %|{bar}| {elapsed}, {remaining} left{postfix}"
 Show = Callable[..., None]
 
 

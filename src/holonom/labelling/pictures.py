@@ -51,7 +51,8 @@ def load_pictures(path: Path) -> Pictures:
     else:
         raise DataError(f"there are no images at {path}: give an .npz file with an array {ARRAY!r}, or a folder")
     if not len(found):
-        raise DataError(f"{path} holds no images")
+        shown = f" ({', '.join(sorted(KINDS))})" if path.is_dir() else ""
+        raise DataError(f"{path} holds no images{shown}")
     return found
 
 
@@ -63,6 +64,8 @@ def fingerprint(images: Array) -> str:
 def read_array(path: Path) -> Array:
     """(N, height, width) bytes from an ``.npz`` file, see :func:`load_pictures`."""
     try:
+        if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle, and say how to load that unsafely
+            raise DataError(f"{path} is no .npz file with an array {ARRAY!r}")
         with np.load(path, allow_pickle=False) as file:
             images: Array = file[ARRAY]
     except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:

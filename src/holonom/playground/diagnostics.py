@@ -27,16 +27,9 @@ _LARGEST = 128  # the smaller side of a matrix whose singular values are shown
 
 
 def curvature(run: Run, number: int, put: Put) -> Any:
-    value = _curvature(run, run.arms[number])
+    value = recipe.curvature(run.arms[number].model, run.settings.bound)
     run.bends[number].add(run.step, [value])
     return {"now": finite(value), "series": put(run.bends[number].table())}
-
-
-def _curvature(run: Run, arm: recipe.Arm) -> float:
-    try:
-        return recipe.curvature(arm.model, run.settings.bound)
-    except ValueError:  # the outputs are not finite
-        return math.nan
 
 
 def temperatures(run: Run, number: int, put: Put) -> Any:

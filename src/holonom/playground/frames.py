@@ -18,9 +18,9 @@ from .diagnostics import as_array, finite
 from .recipe import Arm
 from .run import NUMBERS, Run
 
-LOGIT_SCALE, LARGEST_LOGIT = 1000.0, 32.0  # logits travel as 16-bit whole numbers
+LARGEST_LOGIT = 32.0
 
-TYPES = {"float32": "f4", "int16": "i2", "uint8": "u1"}
+TYPES = {"float32": "f4", "uint8": "u1"}
 
 
 class Message:
@@ -74,15 +74,18 @@ class Grid:
 
 @torch.no_grad()
 def field(message: Message, arm: Arm, points: Tensor) -> dict[str, int]:
-    """The logits on a grid; of replicas the logit of the mean probability, and the standard deviation of theirs."""
+    """The logits on a grid; of replicas the logit of the mean probability, and the standard deviation of theirs.
+
+    Logits are not rounded: near the start a network's outputs may differ by less than 1e-3 over the whole plane, and
+    the boundary lies where they change sign.
+    """
     logits = arm.model(points).squeeze(-1).nan_to_num(0.0)
     found = {}
     if logits.ndim == 2:
-        probability = torch.sigmoid(logits)
+        probability = torch.sigmoid(logits.double())
         found["spread"] = message.put((255 * 2 * probability.std(0)).clamp(0, 255).to(torch.uint8))  # at most ½
-        logits = torch.logit(probability.mean(0), eps=1e-9)
-    scaled = LOGIT_SCALE * logits.clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
-    return {"logits": message.put(scaled.to(torch.int16)), **found}
+        logits = torch.logit(probability.mean(0))
+    return {"logits": message.put(logits.clamp(-LARGEST_LOGIT, LARGEST_LOGIT)), **found}
 
 
 def measure(run: Run, number: int) -> dict[str, Any]:

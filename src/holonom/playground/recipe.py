@@ -67,16 +67,20 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and accuracy; one number for every replica of an ensemble."""
+    """Loss and accuracy; one number for every replica of an ensemble, NaN where an output is no number."""
     output = model(x).squeeze(-1)
     losses = binary_cross_entropy_with_logits(output, y.expand_as(output), reduction="none").mean(-1)
-    return losses, ((output > 0) == (y > 0.5)).float().mean(-1)
+    right = ((output > 0) == (y > 0.5)).float()
+    return losses, right.where(~output.isnan(), math.nan).mean(-1)
 
 
 def curvature(model: Any, bound: float) -> float:
     """Mean |κ| of the decision boundary inside [−bound, bound]²; NaN where there is none."""
     measure = boundary_curvatures if isinstance(model, holonom.Ensemble) else boundary_curvature
-    return mean_curvature(measure(lambda points: model(points).squeeze(-1), (-bound, bound), 81, level=0.0))
+    try:
+        return mean_curvature(measure(lambda points: model(points).squeeze(-1), (-bound, bound), 81, level=0.0))
+    except ValueError:  # the outputs are not finite
+        return math.nan
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""The Python script that repeats a run, and the table of its numbers."""
+"""The Python script that repeats a run, the table of its numbers, and the link to its settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import csv
 import inspect
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 from .. import __version__
 from . import methods, recipe
 from .run import NUMBERS, Change, Run
-from .settings import ACTIVATIONS, drawing
+from .settings import ACTIVATIONS, Settings, drawing
 
 IMPORTS = """\
 from __future__ import annotations
@@ -91,7 +93,10 @@ def data(count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def script(run: Run) -> str:
-    """A program that trains as ``run`` did, step by step, and prints the numbers that the page shows."""
+    """A program that trains as ``run`` did, step by step, and prints the numbers that the page shows.
+
+    The run has data.
+    """
     settings, first = run.settings, run.first
     is_painted = settings.data == "painted"
     titles = [methods.METHODS[arm.method].title for arm in settings.arms]
@@ -106,6 +111,7 @@ def script(run: Run) -> str:
     head = (
         f'"""Repeats a run of holonom\'s playground: {" and ".join(titles)}, {run.step:,} steps, seed {first.seed}.\n\n'
         f"Written by holonom {__version__}. On the same machine and torch every digit is that of the page.\n"
+        f"The last settings, to be put behind the address of the page:\n\n    {fragment(settings)}\n"
         f'"""\n'
     )
     sources = [_source(part) for part in (draw, *makers, *parts)]
@@ -152,9 +158,41 @@ def _by_step(changes: list[Change]) -> dict[int, list[tuple[str, Any]]]:
     return found
 
 
+def fragment(settings: Settings) -> str:
+    """The settings as the link of the page holds them; see share.js."""
+    given = settings.to_json()
+    arms, painted = given.pop("arms"), given.pop("painted")
+    for letter, arm in zip("AB", arms, strict=False):
+        given |= {letter: arm.pop("method"), **{f"{letter}.{name}": value for name, value in arm.items()}}
+    if painted:
+        given["painted"] = "*".join("_".join(map(_written, point)) for point in painted)
+    return "#" + urlencode({name: _written(value) for name, value in given.items()}, safe="*")
+
+
+def _written(value: Any) -> str:
+    return "derived" if value is None else str(value).removesuffix(".0")
+
+
+def _heading(run: Run) -> list[str]:
+    """Comments above the table: the settings at the beginning, and every change since."""
+    first, last = run.first, run.settings
+    lines = [f"holonom {__version__} playground: {fragment(replace(first, painted=last.painted))}"]
+    if first.painted != last.painted:
+        lines.append(f"from step 0: painted={len(first.painted)} points")
+    for change in run.changes:
+        name = change.name if change.arm is None else f"{'AB'[change.arm]}.{change.name}"
+        unit = " points" if change.name == "painted" else ""
+        lines.append(f"from step {change.step}: {name}={_written(change.value)}{unit}")
+    return [f"# {line}\r\n" for line in lines]
+
+
 def table(run: Run) -> str:
-    """The numbers along the run as CSV: a row for each step that was looked at, a block of columns an arm."""
+    """The numbers along the run as CSV: a row for each step that was looked at, a block of columns an arm.
+
+    Lines that begin with # hold the settings.
+    """
     text = io.StringIO()
+    text.writelines(_heading(run))
     writer = csv.writer(text)
     titles = [f"{'AB'[i]} {methods.METHODS[arm.method].title}" for i, arm in enumerate(run.settings.arms)]
     writer.writerow(["step", *(f"{title}: {name}" for title in titles for name in NUMBERS)])

@@ -58,7 +58,9 @@ def _app(engine: Engine, token: str) -> Starlette:
         await _live(socket, engine, hello)
 
     async def show_script(request: Request) -> Response:
-        text = await asyncio.wrap_future(engine.call(lambda: script(engine.run)))
+        text = await asyncio.wrap_future(engine.call(lambda: script(engine.run) if engine.run.has_data else ""))
+        if not text:
+            return Response("there are no points yet: paint at least two", 409)
         return Response(text, media_type="text/x-python; charset=utf-8", headers=_named("holonom-run.py"))
 
     async def show_table(request: Request) -> Response:

@@ -55,7 +55,8 @@ class Number:
         if not self.low <= value <= self.high or (whole and value != int(value)):
             kind = "a whole number" if whole else "a number"
             also = {"off": ", or 0", "derived": ", or null to derive it"}.get(self.zero or "", "")
-            raise SettingError(name, f"{name} must be {kind} from {self.low:g} to {self.high:g}{also}; got {value:g}")
+            low, high, got = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in (self.low, self.high, value))
+            raise SettingError(name, f"{name} must be {kind} from {low} to {high}{also}; got {got}")
         return int(value) if whole else float(value)
 
 

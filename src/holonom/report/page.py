@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -31,17 +32,20 @@ def write_report(folder: Path) -> tuple[Path, list[str]]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise RecordError(f"there is no folder {folder}")
+        raise RecordError(f"there is no folder {folder}; make results first: {_how_to_get_one(folder)}")
     records, problems = collect(folder)
     if not records:
-        raise RecordError(
-            "\n".join([f"no results in {folder}: run `holonom reproduce` with --out {folder}", *problems])
-        )
+        none = f"there are no results in {folder}; make some first: {_how_to_get_one(folder)}"
+        raise RecordError("\n".join([none, *problems]))
     page = folder / "report.html"
     partial = folder / "report.partial"
     partial.write_text(render(records, problems), encoding="utf-8")
     os.replace(partial, page)
     return page, problems
+
+
+def _how_to_get_one(folder: Path) -> str:
+    return f"`{shlex.join(['holonom', 'reproduce', HEADLINE, '--out', str(folder)])}` takes about two minutes"
 
 
 def render(records: list[Record], problems: list[str]) -> str:

@@ -10,7 +10,7 @@ const LABELS = {
   width: "Width", activation: "Activation", start: "Initial weights", replicas: "Runs", batch: "Batch size", lr: "Step size h",
   momentum: "Momentum μ", weight_decay: "Weight decay λ", friction: "Friction γ", temperature: "Temperature τ",
   output_temperature: "Output τ₂", radius: "Radius r", output_radius: "Output radius r₁", coupling: "Coupling ε",
-  driving_noise: "Driving noise σ", every: "Slow part every", scheme: "Word", space: "Space",
+  driving_noise: "Driving noise σ", every: "Slow part every", scheme: "Word", space: "Space", seed: "Seed",
 };
 
 const CHOICES = {

@@ -48,7 +48,7 @@ export const TERMS = {
   spread: T("The standard deviation of the replicas' probabilities: how much they disagree. The line is where their mean is one half.", "(⟨(<i>p<sub>r</sub></i> − <i>p̄</i>)²⟩)<sup>½</sup> ≤ ½"),
   loss: T("Test loss (solid) and training loss (dashed); of replicas the mean.", "<i>L</i> = −⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
   accuracy: T("Test accuracy (solid) and training accuracy (dashed).", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),
-  temperatures: T("In equilibrium momenta and positions of every layer are at the temperature that was set (the bar); noise of small batches lifts both, and the positions' is an average since the last change, low while a layer still learns.", "kinetic <i>p</i>ᵀ<i>p</i>/<i>N</i> &nbsp;·&nbsp; configurational ⟨(<i>q</i> − ⟨<i>q</i>⟩)·∇<i>L</i>⟩/<i>N</i>"),
+  temperatures: T("In equilibrium momenta and positions of every layer are at the temperature that was set (the bar); noise of small batches lifts both, and the positions' is an average since the last change, low while a layer still learns and left out where it is negative.", "kinetic <i>p</i>ᵀ<i>p</i>/<i>N</i> &nbsp;·&nbsp; configurational ⟨(<i>q</i> − ⟨<i>q</i>⟩)·∇<i>L</i>⟩/<i>N</i>"),
   weights: T("Every weight on its circle; every row on its sphere, seen from above, as far out as it is long; of free and orthogonal weights the singular values, which are 1 where a weight is orthogonal.", "θ = <i>r</i> sin φ &nbsp;·&nbsp; ‖<i>w</i>‖² + ξ² = <i>r</i>² &nbsp;·&nbsp; <i>Q</i>ᵀ<i>Q</i> = <i>I</i>"),
   residuals: T("The constraint's largest violation along the run, on a logarithmic axis.", "max |<i>g</i>(<i>q</i>)|"),
   curvatures: T("The mean curvature of the boundary along the run.", "⟨|κ|⟩"),

@@ -3,7 +3,6 @@
 import { colours } from "./colours.js";
 
 const PIXELS = 200; // of the picture of the field, which is stretched to the canvas
-const SCALE = 1000; // logits travel as whole numbers
 
 const pictures = new Map(); // one small canvas for each size
 
@@ -21,7 +20,7 @@ const SIGMOID = new Uint8Array(4096); // of logits from −8 to 8
 for (let i = 0; i < 4096; i++) SIGMOID[i] = Math.round(255 / (1 + Math.exp(-(i - 2048) / 256)));
 
 /** Byte of the probability that belongs to a logit. */
-const byte = (logit) => SIGMOID[Math.max(0, Math.min(4095, Math.round((256 * logit) / SCALE + 2048)))];
+const byte = (logit) => SIGMOID[Math.max(0, Math.min(4095, Math.round(256 * logit + 2048)))];
 
 /** Bilinear interpolation of a grid to PIXELS × PIXELS, then a colour for every pixel. */
 function paint(grid, side, index, table) {

@@ -17,11 +17,14 @@ const ONLY_FOR = { turns: ["spirals"], waves: ["waves"], noise: ["spirals", "wav
 const SEND_EVERY = 60; // milliseconds, while a slider moves
 const DESCRIBE_EVERY = 2000;
 const BOUND = 1.3; // of the plane, in units of the scale
+const REFUSED = "The settings of this link were not taken up";
 const ADDRESS_EVERY = 400; // milliseconds; browsers refuse a page that changes its address more often
 
 let catalogue = null, state = null, plane = null, frame = null;
 let session = null; // of the server that this page knows
-let wanted = fromFragment(location.hash); // settings that the server has not taken up yet
+let linked = false; // whether the settings sent last are those of a link
+let unreadable = ""; // why a link was not sent
+let wanted = settingsOfLink(); // settings that the server has not taken up yet
 let other = null; // the second arm while only one is shown
 let shared = {}, cards = [];
 const measurements = new Measurements($("charts"));
@@ -32,7 +35,10 @@ const live = new Live({
   hello(message) {
     $("offline").hidden = true;
     const again = session !== null && session !== message.session;
-    if (again && state) wanted = state.settings; // the server was started anew: go on with what was shown
+    if (again && state) {
+      wanted = state.settings;
+      linked = false;
+    } // the server was started anew: go on with what was shown
     const played = again && state?.playing;
     const first = session === null;
     session = message.session;
@@ -56,11 +62,14 @@ const live = new Live({
     }
     if (before && before.run !== state.run) $("problem").hidden = true;
     showSettings();
+    if (unreadable) showProblem(unreadable);
+    unreadable = "";
   },
 
   problem({ name, text }) {
     const own = name.split(".").pop();
-    showProblem(text.startsWith(`${own} `) ? labelOf(own) + text.slice(own.length) : text); // as it is called here
+    const said = text.startsWith(`${own} `) ? labelOf(own) + text.slice(own.length) : text; // as it is called here
+    showProblem(linked ? `${REFUSED}: ${said}` : said);
     showSettings();
     control(name)?.mark(true);
   },
@@ -119,11 +128,24 @@ function build(message) {
 
 // ── settings ────────────────────────────────────────────────────────────────────────────────────
 
+/** Settings of the page's address; a fragment that holds none is explained when the page is there. */
+function settingsOfLink() {
+  try {
+    const settings = fromFragment(location.hash);
+    linked = settings !== null;
+    return settings;
+  } catch (error) {
+    unreadable = `${REFUSED}: ${error.message}`;
+    return null;
+  }
+}
+
 let pending = null, timer = 0;
 
 /** Send settings: at once when a control is let go, and from time to time while it moves. */
 function set(changes, done) {
   $("problem").hidden = true;
+  linked = false;
   pending = { ...pending, ...changes };
   const flush = () => {
     clearTimeout(timer);
@@ -272,7 +294,9 @@ $("show-test").addEventListener("change", redraw);
 for (const view of document.querySelectorAll("input[name=view]")) view.addEventListener("change", redraw);
 addEventListener("resize", redraw);
 addEventListener("hashchange", () => {
-  const settings = fromFragment(location.hash);
+  const settings = settingsOfLink();
+  if (unreadable) showProblem(unreadable);
+  unreadable = "";
   if (settings) live.send({ do: "set", settings: completed(settings) });
 });
 document.addEventListener("keydown", (event) => {
@@ -290,7 +314,17 @@ $("copy-link").addEventListener("click", async () => {
   $("copy-link").textContent = done ? "Copied" : "See the address bar";
   setTimeout(() => { $("copy-link").textContent = "Copy link"; }, 2000);
 });
+/** Whether there is something to save; else the page says why not. */
+function isEmpty() {
+  const empty = !plane?.train;
+  if (empty) showProblem("There are no points yet: paint at least two.");
+  return empty;
+}
+for (const id of ["save-csv", "save-script"]) {
+  $(id).addEventListener("click", (event) => { if (isEmpty()) event.preventDefault(); });
+}
 $("save-png").addEventListener("click", () => {
+  if (isEmpty()) return;
   if (!frame) return;
   writeAddress();
   const shown = cards.filter(({ card }) => !card.hidden);

@@ -1,6 +1,6 @@
 // Binary messages: the length of a header, the header in JSON, then arrays. See frames.py.
 
-const KINDS = { f4: Float32Array, i2: Int16Array, u1: Uint8Array };
+const KINDS = { f4: Float32Array, u1: Uint8Array };
 
 export function parse(buffer) {
   const length = new DataView(buffer).getUint32(0, true);

@@ -3,6 +3,8 @@
 import { colours } from "./colours.js";
 import { count } from "./format.js";
 
+const MOST_LINES = 4; // of settings
+
 const WIDTH = 1200, GAP = 24, RATIO = 2, HEAD = 60; // HEAD: of a chart
 const font = (size, weight = 400) => `${weight} ${size}px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif`;
 
@@ -26,7 +28,11 @@ export function compose(cards, charts, steps, link) {
   const side = (WIDTH - 3 * GAP) / 2;
   const shown = charts.filter(({ card }) => !card.hidden);
   const columns = 4, wide = (WIDTH - (columns + 1) * GAP) / columns, high = wide * 0.72;
-  const top = 88, numbers = 96;
+  const numbers = 96;
+  const settings = document.createElement("canvas").getContext("2d");
+  settings.font = font(11);
+  const lines = wrap(settings, `Settings at this step:  ${decodeURIComponent(link)}`, WIDTH - 2 * GAP, MOST_LINES);
+  const top = 56 + 16 * lines.length;
   const height = top + side + numbers + Math.ceil(shown.length / columns) * (high + HEAD) + GAP;
   const canvas = document.createElement("canvas");
   canvas.width = WIDTH * RATIO;
@@ -44,7 +50,7 @@ export function compose(cards, charts, steps, link) {
   context.fillText(`${count(steps)} steps`, WIDTH - GAP, 36);
   context.textAlign = "left";
   context.font = font(11);
-  wrap(context, decodeURIComponent(link), WIDTH - 3 * GAP, 2).forEach((line, i) => context.fillText(line, GAP, 56 + 16 * i));
+  lines.forEach((line, i) => context.fillText(line, GAP, 56 + 16 * i));
   cards.forEach((card, i) => {
     const x = GAP + i * (side + GAP);
     context.drawImage(card.canvas, x, top, side, side);
@@ -53,8 +59,8 @@ export function compose(cards, charts, steps, link) {
     context.fillText(`${card.letter}  ${card.title}`, x, top + side + 24);
     context.fillStyle = colours.ink;
     context.font = font(13);
-    const lines = [...card.numbers.children].map((row) => `${row.children[0].textContent} ${row.children[1].textContent}`);
-    lines.forEach((line, n) => context.fillText(line, x + (n % 3) * (side / 3), top + side + 48 + Math.floor(n / 3) * 20));
+    const rows = [...card.numbers.children].map((row) => `${row.children[0].textContent} ${row.children[1].textContent}`);
+    rows.forEach((line, n) => context.fillText(line, x + (n % 3) * (side / 3), top + side + 48 + Math.floor(n / 3) * 20));
   });
   shown.forEach(({ canvas: chart, card, legend }, i) => {
     const x = GAP + (i % columns) * (wide + GAP), y = top + side + numbers + Math.floor(i / columns) * (high + HEAD);

@@ -19,20 +19,28 @@ export function toFragment(settings) {
 
 const value = (text) => (text === "derived" ? null : text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text);
 
-/** Settings of a fragment, or null if it has none. The server checks what they are. */
+/**
+ * Settings of a fragment, or null if it is empty or a place of the page. Throws an Error where it names no method of an
+ * arm or `arms`, which are the letters here. The server checks everything else.
+ */
 export function fromFragment(text) {
-  const pairs = new URLSearchParams(text.replace(/^#/, ""));
-  if (!pairs.has("A")) return null;
-  const settings = { arms: [] };
+  const given = text.replace(/^#/, "");
+  if (given === "" || document.getElementById(given)) return null;
+  const pairs = new URLSearchParams(given), settings = { arms: [] };
+  const part = (name) => (ARMS.some((arm) => name.startsWith(`${arm}.`)) ? name.slice(2) : undefined);
+  for (const arm of ARMS) {
+    const named = [...pairs.keys()].some((name) => name.startsWith(`${arm}.`));
+    if (!pairs.has(arm) && (arm === "A" || named)) throw Error(`it names no method of arm ${arm}, such as ${arm}=sgd`);
+  }
   for (const [name, given] of pairs) {
-    const [arm, part] = name.split(".");
-    const place = ARMS.indexOf(arm);
+    const own = part(name), place = own === undefined ? ARMS.indexOf(name) : ARMS.indexOf(name[0]);
     if (place < 0) {
+      if (/^arms\b/.test(name)) throw Error(`there is no setting '${name}'`);
       settings[name] = name === "painted"
         ? given.split("*").map((point) => point.split("_").map(Number))
         : name === "data" || name === "activation" || name === "start" ? given : value(given);
-    } else if (part === undefined) settings.arms[place] = { ...settings.arms[place], method: given };
-    else settings.arms[place] = { ...settings.arms[place], [part]: part === "scheme" || part === "space" ? given : value(given) };
+    } else if (own === undefined) settings.arms[place] = { ...settings.arms[place], method: given };
+    else settings.arms[place] = { ...settings.arms[place], [own]: own === "scheme" || own === "space" ? given : value(given) };
   }
   settings.arms = settings.arms.filter(Boolean);
   settings.painted ??= [];
