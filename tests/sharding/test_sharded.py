@@ -109,7 +109,7 @@ def test_ranks_that_would_take_different_steps_say_so(two):
 # ── the whole table ──────────────────────────────────────────────────────────────────────────────
 
 PLACEMENTS = {2: ["rows", "columns", "replicated", "mixed"]}
-PLACEMENTS[4] = [*PLACEMENTS[2], "hybrid", "both"]
+PLACEMENTS[4] = [*PLACEMENTS[2], "hybrid", "both", "two meshes"]
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])

@@ -337,5 +337,5 @@ def _key(space: Constraint, p: Tensor, kind: Kind) -> tuple[Any, ...]:
     piece, part = piece_of(p), local(p)
     shape = space.view(torch.empty(p.shape, device="meta")).shape if space.traits.stacked else None
     own = None if isinstance(space, Free) or local_space(space, piece) is space else (piece.shape, piece.placements)
-    cut = piece.cutting if kind is Kind.SUMMED else piece.counts_here
+    cut = tuple(map(id, piece.holders)) if kind is Kind.SUMMED else piece.counts_here
     return kind, p.dtype, part.device, shape, tuple(map(id, piece.everyone)), cut, own
