@@ -252,8 +252,9 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             skip = skip_non_finite(work) if self.guard_gradients else None
             skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
         else:
+            action = "synchronize" if advance is pay_owed else "step"
             work, skip, moved = self._ranks.prepare(
-                work, chain(*self._buckets()), self._check_all, self.guard_gradients
+                action, work, chain(*self._buckets()), self._check_all, self.guard_gradients
             )
             try:
                 skipped = [advance(one, self.state, one.on_device(skip)) for one in work]

@@ -35,12 +35,13 @@ def net(case: Case, dtype: torch.dtype = torch.float32) -> Net:
 
 
 def spread(model: nn.Module, mesh: Any, placements: dict[str, Any]) -> None:
-    """Replace the parameters by DTensors; None leaves one as it is."""
+    """Replace the parameters by DTensors; None leaves one as it is. ``mesh``: of all, or one for each name."""
     from torch.distributed.tensor import distribute_tensor
 
     for name, p in list(model.named_parameters()):
         if placements[name] is not None:
-            setattr(model, name, nn.Parameter(distribute_tensor(p.detach(), mesh, placements[name])))
+            own = mesh[name] if isinstance(mesh, dict) else mesh
+            setattr(model, name, nn.Parameter(distribute_tensor(p.detach(), own, placements[name])))
 
 
 def give(model: nn.Module, found: dict[str, Tensor]) -> None:
@@ -111,6 +112,10 @@ def placements(world: int) -> dict[str, tuple[Any, dict[str, Any]]]:
             "both": (
                 square,
                 {"up": [Shard(0), Shard(1)], "mid": [Shard(1), Shard(0)], "down": [Shard(0), Replicate()]},
+            ),
+            "two meshes": (
+                {"up": line, "mid": square, "down": square},
+                {"up": [Shard(1)], "mid": [Shard(1), Replicate()], "down": [Replicate(), Shard(0)]},
             ),
         }
     return found

@@ -143,13 +143,14 @@ def bad_steps() -> Found:
     p, opt = prepared()
     p.grad = distribute_tensor(torch.zeros(6, 4), p.device_mesh, [Replicate()])
     found["gradient placed otherwise"] = message(opt.step)
-    return found | different_steps()
+    return found | different_steps() | bad_projections()
 
 
 def different_steps() -> Found:
     """Steps that ranks would take differently: a gradient is missing on one of them, or a setting is another one."""
     rank, found = dist.get_rank(), Found()
     texts = {"BAOAB-free": "rows", "BACDEDCAB-circle": "rows", "BAOAB-sphere": "columns", "BAOAB-orthogonal": "rows"}
+    found["different steps changed nothing"] = True
     for text, placement in texts.items():
         model = runs.net(case := Case(*text.split("-", 1)))
         runs.spread(model, *runs.placements(dist.get_world_size())[placement])
@@ -157,14 +158,53 @@ def different_steps() -> Found:
         runs.train(model, opt, 1)
         before = runs.snapshot(model, opt)
         if text == "BAOAB-free":
-            opt.param_groups[0]["lr"] = 0.1 + 0.1 * rank
-            found["other lr"] = message(lambda model=model, opt=opt: runs.train(model, opt, 1))
-            opt.param_groups[0]["lr"] = 0.1
+            found |= different_settings(opt, lambda model=model, opt=opt: runs.train(model, opt, 1))
         runs.give(model, runs.gradients(1))
         model.up.grad = None if rank else model.up.grad
         found[f"{text} without a gradient"] = message(opt.step)
         after = runs.snapshot(model, opt)
-        found["different steps changed nothing"] = all(torch.equal(after[key], x) for key, x in before.items())
+        found["different steps changed nothing"] &= all(torch.equal(after[key], x) for key, x in before.items())
+    return found
+
+
+def different_settings(opt: Langevin, step: Any) -> Found:
+    """Steps of ranks whose settings differ, or that call other methods."""
+    rank, found, group = dist.get_rank(), Found(), opt.param_groups[0]
+    for name, values in {
+        "lr": (0.1, 0.2), "temperature": (torch.tensor(0.01), torch.tensor(0.02)), "scheme": ("BAOAB", "ABO"),
+        "maximize": (False, True), "seed": (0, torch.tensor(7)),
+    }.items():  # fmt: skip
+        before, group[name] = group[name], values[rank > 0]
+        found[f"other {name}"] = message(step)
+        group[name] = before
+    opt.record_temperatures(on=rank == 0)
+    found["recorded on one rank"] = message(step)
+    opt.record_temperatures(on=False)
+    found["synchronize on one rank"] = message(opt.step if rank else opt.synchronize)
+    return found
+
+
+def bad_projections() -> Found:
+    """Weights that one rank cannot move to the nearest point."""
+    rank, found = dist.get_rank(), Found()
+    row, other, matrix = placed((6, 4), Shard(0)), placed((6, 4), Shard(0)), placed((4, 4), Shard(0))
+    groups = [
+        {"params": [("row", row)], "constraint": Sphere(1.0, slack=False)},
+        {"params": [("other", other)], "constraint": Sphere(1.0, slack=False, per="matrix")},
+        {"params": [("matrix", matrix)], "constraint": Orthogonal()},
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt = Langevin(groups, 0.1, seed=0)
+    with torch.no_grad():
+        row.to_local()[:rank] = 0.0
+        other.mul_(2.0)
+    found["a row that is zero"] = message(opt.project_)
+    found["others were projected"] = opt.residuals()[1] < 1e-6
+    with torch.no_grad():
+        row.to_local()[:rank] = 1.0
+        matrix.zero_()
+    found["a matrix of zeros"] = message(opt.project_)
     return found
 
 

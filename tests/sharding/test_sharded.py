@@ -96,20 +96,37 @@ def test_a_step_that_one_rank_cannot_take_is_refused_on_all(two):
 
 
 def test_ranks_that_would_take_different_steps_say_so(two):
+    said = {
+        "other lr": ("lr=0.1", "lr=0.2"),
+        "other temperature": ("temperature=0.0099", "temperature=0.0199"),
+        "other scheme": ("scheme='BAOAB'", "scheme='ABO'"),
+        "other maximize": ("maximize=False", "maximize=True"),
+        "other seed": ("seed=0", "seed=7"),
+        "recorded on one rank": ("with recorded temperatures", "without recorded temperatures"),
+        "synchronize on one rank": ("synchronize()", "step()"),
+    }
+    for text in ("BAOAB-free", "BACDEDCAB-circle", "BAOAB-sphere", "BAOAB-orthogonal"):
+        said[f"{text} without a gradient"] = tuple(f"'up' of group 0 {way} a gradient" for way in ("with", "without"))
     for *_, found in two:
-        assert "lr=0.1," in found["other lr"]
-        assert "lr=0.2," in found["other lr"]
-        for text in ("BAOAB-free", "BACDEDCAB-circle", "BAOAB-sphere", "BAOAB-orthogonal"):
-            said = found[f"{text} without a gradient"]
-            assert "'up' of group 0 with a gradient on rank 0" in said
-            assert "'up' of group 0 without a gradient on rank 1" in said
+        for name, (first, second) in said.items():
+            assert re.search(rf"{re.escape(first)}\S* on rank 0", found[name]), found[name]
+            assert re.search(rf"{re.escape(second)}\S* on rank 1", found[name]), found[name]
         assert found["different steps changed nothing"]
+
+
+def test_weights_that_one_rank_cannot_project_are_an_error_on_all(two):
+    first, second = (found for *_, found in two)
+    assert second["a row that is zero"].startswith("ConstraintError: Sphere on 'row': a row is zero")
+    assert first["a row that is zero"].startswith("ConstraintError: rank 1 could not go on, but other weights were")
+    for found in (first, second):
+        assert found["others were projected"]
+        assert "rank-deficient" in found["a matrix of zeros"]
 
 
 # ── the whole table ──────────────────────────────────────────────────────────────────────────────
 
 PLACEMENTS = {2: ["rows", "columns", "replicated", "mixed"]}
-PLACEMENTS[4] = [*PLACEMENTS[2], "hybrid", "both"]
+PLACEMENTS[4] = [*PLACEMENTS[2], "hybrid", "both", "two meshes"]
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from .._step.buckets import State
+from .._step.configurational import SUMS
 from .._step.hyper import SETTINGS
 from ..constraints import Constraint
-from ..errors import ConstraintError
-from .collectives import Groups, agree, union
+from ..errors import ConstraintError, NonFiniteGradientError
+from .collectives import Groups, agree, size_of, union
 from .shards import described, is_sharded, local, piece_of, refuse_placement
 
 Named = list[tuple[str, Tensor]]
@@ -66,26 +69,33 @@ def agree_on(problem: Exception | None, settings: dict[str, Any], space: Any, gi
     """
     lines = [f"'{name}' {described(p)}" for name, p in named(given)]
     lines += [f"the constraint {space!r}"]
-    lines += [f"{name}={x!r}" for name, x in sorted(settings.items()) if isinstance(x, (int, float, str))]
+    lines += [f"{name}={text}" for name, x in sorted(settings.items()) if (text := readable(x)) is not None]
     members = [p for _, p in found if p.device_mesh.get_coordinate() is not None]  # type: ignore[attr-defined]
     agree(problem, lines, union(piece_of(p).everyone for p in members), ValueError)
 
+
+COMPARED = ("step", "momentum", "maximize", *SETTINGS)
 
 STEPS_DIFFER = (
     "ranks differ in this step",
     "Give every rank the same settings, and gradients of the same parameters. Nothing was changed on any rank",
 )
+REFUSED = "another rank refused this step; its message says why. Nothing was changed on any rank"
 
 
-def step_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """What a step on the host depends on besides tensors: settings, and which parameters have a gradient."""
-    lines = []
+def step_lines(action: str, groups: Sequence[dict[str, Any]], state: dict[Tensor, State]) -> list[str]:
+    """What a step on the host depends on besides tensors: settings, and which parameters have a gradient.
+
+    ``action`` is the method that was called: a step and ``synchronize`` begin with the same reduction.
+    """
+    lines = [f"{action}()"]
     for number, group in enumerate(groups):
         if not any(map(is_sharded, group["params"])):
             continue
-        found = [(name, group.get(name)) for name in ("step", "momentum", *SETTINGS)]
-        numbers = [f"{name}={x!r}" for name, x in found if isinstance(x, (int, float))]
-        lines.append(f"group {number} with {', '.join(numbers)}")
+        each = [(name, readable(group.get(name))) for name in COMPARED]
+        lines += [f"group {number} with {name}={text}" for name, text in each if text is not None]
+        recorded = SUMS in state[group["params"][0]]
+        lines.append(f"group {number} {'with' if recorded else 'without'} recorded temperatures")
         names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
         lines += [
             f"{name!r} of group {number} {'without' if p.grad is None else 'with'} a gradient"
@@ -94,12 +104,30 @@ def step_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def readable(x: Any) -> str | None:
+    """A setting as text; None for what the host cannot read without waiting for a device."""
+    if isinstance(x, Tensor):
+        return repr(x.tolist()) if x.device.type == "cpu" else None
+    return repr(x) if isinstance(x, (int, float, str)) else None
+
+
 def number_of(lines: Sequence[str]) -> float:
     """Twenty bits of the lines, so that the sum of their squares over ranks is exact."""
     return float(zlib.crc32("\n".join(lines).encode()) >> 12)
 
 
-def agree_on_step(total: float, squares: float, ranks: int, lines: Sequence[str], groups: Groups) -> None:
-    """Raise on all ranks where their numbers differ: (Σn)² = ranks·Σn² only if all are equal."""
-    if int(total) ** 2 != ranks * int(squares):
+def raise_for(problem: Exception | None, total: Sequence[float], lines: Sequence[str], groups: Groups) -> None:
+    """Raise on all ranks, if one has a problem or they differ. ``total`` are sums over the ranks of the groups."""
+    if problem is not None:
+        raise problem
+    bad, refused, _, number, squares = total
+    if bad:
+        raise NonFiniteGradientError(
+            "another rank's part of the gradients has entries that are NaN or infinite; its message names the "
+            "parameter. Nothing was changed on any rank"
+        )
+    if refused:
+        raise RuntimeError(REFUSED)
+    # (Σn)² = ranks·Σn² only if all n are equal.
+    if int(number) ** 2 != math.prod(map(size_of, groups)) * int(squares):
         agree(None, lines, groups, RuntimeError, STEPS_DIFFER)

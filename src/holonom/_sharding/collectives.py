@@ -155,11 +155,13 @@ def agree(
     groups: Groups,
     kind: type[E],
     differ: tuple[str, str] = GROUPS_DIFFER,
+    then: str = "so no rank does",
 ) -> None:
     """Raise on all ranks if one of them has a problem, or if their signatures differ.
 
-    A rank with a problem raises that. The others raise a ``kind`` that says which rank met what. Signatures are lists
-    of lines; the first one that differs is shown, between the two sentences of ``differ``.
+    A rank with a problem raises that. The others raise a ``kind`` that says which rank met what, and ``then`` what was
+    done about it. Signatures are lists of lines; the first one that differs is shown, between the two sentences of
+    ``differ``.
     """
     if not groups:
         if problem is not None:
@@ -172,7 +174,7 @@ def agree(
         raise problem
     for rank, theirs, _ in found:
         if theirs is not None:
-            raise kind(f"rank {rank} could not go on, so no rank does. There: {theirs}")
+            raise kind(f"rank {rank} could not go on, {then}. There: {theirs}")
     for rank, _, lines in found:
         if lines != own:
             first, number = (found[0][2], found[0][0]) if rank == dist.get_rank() else (own, dist.get_rank())

@@ -8,7 +8,6 @@ on all ranks if they have the same settings, and gradients of the same parameter
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -18,13 +17,14 @@ from torch import Tensor
 
 from .._lines import users_line
 from .._step.buckets import Bucket, State, make_buckets
+from .._step.edits import project_
 from .._step.finite import skip_non_finite
 from .._step.run import Gradients, Work
 from ..constraints import Constraint, Free
-from ..errors import ConstraintError, NonFiniteGradientError
-from .agreement import agree_on_step, number_of, step_lines
+from ..errors import ConstraintError, NonFiniteGradientError, ProjectionError
+from .agreement import REFUSED, number_of, raise_for, step_lines
 from .backend import Spread
-from .collectives import Groups, reduced, size_of, union
+from .collectives import Groups, agree, reduced, union
 from .gathered import (
     EVERYONE,
     Gathered,
@@ -67,6 +67,7 @@ class Ranks:
     def __init__(self, groups: list[Group], spaces: dict[Tensor, Constraint]) -> None:
         self.groups, self.spaces = groups, spaces
         self.gathered: dict[Tensor, Gathered] = {}
+        self._state: dict[Tensor, State] = {}
         self._everyone: Groups | None = None
         self._summed: list[SummedBucket] = []  # those of this step
         self._spread: dict[int, tuple[list[int], Spread]] = {}  # by the id of a group, for parameters of these ids
@@ -83,7 +84,7 @@ class Ranks:
         said: set[str],
     ) -> list[Bucket]:
         """The buckets of a group on this rank. ``said`` has the warnings that were given."""
-        self._everyone, self._spread = None, {}
+        self._everyone, self._spread, self._state = None, {}, state
         members: dict[Any, list[tuple[Tensor, State, str]]] = {}
         plain: list[tuple[Tensor, str]] = []
         whole: list[tuple[Gathered, str]] = []
@@ -189,12 +190,17 @@ class Ranks:
         return [self.gathered[p] for group in self.groups for p in group["params"] if p in self.gathered]
 
     def prepare(
-        self, work: list[Work], buckets: Iterable[Bucket], check: Callable[[list[Work]], None], guards: bool
+        self,
+        action: str,
+        work: list[Work],
+        buckets: Iterable[Bucket],
+        check: Callable[[list[Work]], None],
+        guards: bool,
     ) -> tuple[list[Work], Tensor | None, list[Gathered]]:
         """Check a step on all ranks; give it local gradients, and owners whole ones. Raises on all ranks or on none.
 
-        ``buckets`` are those of all groups, whether they move or not. Returns the work, whether the step must be
-        skipped on devices, and the parameters that owners move.
+        ``action`` is the method that was called, ``buckets`` are those of all groups, whether they move or not.
+        Returns the work, whether the step must be skipped on devices, and the parameters that owners move.
         """
         problem: Exception | None = None
         skip: Tensor | None = None
@@ -218,13 +224,15 @@ class Ranks:
         edited = any(member.was_edited for member in self.members())
         summed = [b for b in buckets if isinstance(b, SummedBucket)]
         self._summed = [b for one in work for b in one.buckets if isinstance(b, SummedBucket)]
-        skip, edited = self._reduce(summed, [] if problem else self._summed, problem, skip, edited, device)
+        lines = step_lines(action, self.groups, self._state) if device.type == "cpu" else []
+        skip, edited = self._reduce(lines, summed, [] if problem else self._summed, problem, skip, edited, device)
         if edited:
             self._take_up_edits(work, check, device)
         return self._with_gathered(work, here, moving), skip, [member for member, _ in moving]
 
     def _reduce(
         self,
+        lines: list[str],
         summed: list[SummedBucket],
         moving: list[SummedBucket],
         problem: Exception | None,
@@ -236,10 +244,9 @@ class Ranks:
 
         Its size does not depend on gradients: ranks that differ in them must get as far as to say so.
         """
-        failed, lines = isinstance(problem, NonFiniteGradientError), list[str]()
+        failed = isinstance(problem, NonFiniteGradientError)
         values: list[float] = [failed, problem is not None and not failed, edited]
         if device.type == "cpu":
-            lines = step_lines(self.groups)
             values += [number_of(lines), number_of(lines) ** 2]
         flags = torch.tensor(values, dtype=torch.float64, device=device)
         if skip is not None:
@@ -248,7 +255,7 @@ class Ranks:
         by_bucket = dict(zip(map(id, summed), sums, strict=True))
         known = [(b, b.own_squares(by_bucket)) for b in moving]
         if device.type == "cpu":
-            self._raise_for(problem, total.tolist(), lines)
+            raise_for(problem, total.tolist(), lines, self.everyone)
             lost = [name for b, squares in known if not bool(squares.isfinite().all()) for name in b.names]
             if lost:
                 raise ConstraintError(f"{', '.join(lost)}: the weights hold NaN or infinity; restore them first")
@@ -258,20 +265,6 @@ class Ranks:
         for b, squares in known:
             b.space.squares = squares
         return skip, edited
-
-    def _raise_for(self, problem: Exception | None, total: list[float], lines: list[str]) -> None:
-        """Raise on all ranks, if one has a problem or they differ."""
-        if problem is not None:
-            raise problem
-        bad, refused, _, number, square = total
-        if bad:
-            raise NonFiniteGradientError(
-                "another rank's part of the gradients has entries that are NaN or infinite; its message names the "
-                "parameter. Nothing was changed on any rank"
-            )
-        if refused:
-            raise RuntimeError("another rank refused this step; its message says why. Nothing was changed on any rank")
-        agree_on_step(number, square, math.prod(map(size_of, self.everyone)), lines, self.everyone)
 
     def _take_up_edits(self, work: list[Work], check: Callable[[list[Work]], None], device: torch.device) -> None:
         """Owners take over weights that were written from outside, if they can be landed."""
@@ -286,7 +279,7 @@ class Ranks:
         if problem is not None:
             raise problem
         if device.type == "cpu" and bool(total):
-            raise RuntimeError("another rank refused this step; its message says why. Nothing was changed on any rank")
+            raise RuntimeError(REFUSED)
 
     def _gathered_gradients(self, work: list[Work]) -> list[tuple[Gathered, Tensor]]:
         """The parameters that owners move at this step, with the gradient's part that is here."""
@@ -320,9 +313,13 @@ class Ranks:
         """Write owners' momenta into the parameters' own state, which checkpoints hold."""
         send_momenta(self.members())
 
-    def take_over(self) -> None:
-        """Owners take the present weights."""
+    def project_(self, buckets: Iterable[Bucket], note: Callable[[Iterable[Tensor]], None]) -> None:
+        """Move everything to its manifold. Ranks go on where one cannot move a bucket; then all of them raise."""
         regather(self.members())
+        problems = [problem for bucket in buckets if (problem := _projected(bucket, note)) is not None]
+        self.finish(self.members())
+        problem = problems[0] if problems else None
+        agree(problem, (), self.everyone, ConstraintError, then="but other weights were moved")
 
     def finish(self, moved: Sequence[Gathered]) -> None:
         """Write what owners have moved into the parameters; forget what was known of blocks before the step."""
@@ -332,10 +329,22 @@ class Ranks:
             send_weights(moved)
 
 
+def _projected(bucket: Bucket, note: Callable[[Iterable[Tensor]], None]) -> Exception | None:
+    try:
+        bucket.refresh()
+        project_(bucket)
+    except (ConstraintError, ProjectionError) as error:
+        return error
+    note(bucket.given)
+    return None
+
+
 def _key(space: Constraint, p: Tensor, kind: Kind) -> tuple[Any, ...]:
     """What parameters of one bucket have in common."""
     piece, part = piece_of(p), local(p)
     shape = space.view(torch.empty(p.shape, device="meta")).shape if space.traits.stacked else None
-    own = None if isinstance(space, Free) or local_space(space, piece) is space else (piece.shape, piece.placements)
-    cut = piece.cutting if kind is Kind.SUMMED else piece.counts_here
+    own: Any = None
+    if not isinstance(space, Free) and local_space(space, piece) is not space:
+        own = piece.mesh, piece.shape, piece.placements
+    cut = tuple(map(id, piece.holders)) if kind is Kind.SUMMED else piece.counts_here
     return kind, p.dtype, part.device, shape, tuple(map(id, piece.everyone)), cut, own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -144,16 +145,14 @@ class Diagnosed(Optimizer):
     @torch.no_grad()
     def project_(self) -> None:
         """Move every parameter to the nearest point of its manifold: after averaging weights, say."""
-        found = self._buckets()
+        found = list(chain(*self._buckets()))
         if self._ranks is not None:
-            self._ranks.take_over()
-        for buckets in found:
-            for bucket in buckets:
-                bucket.refresh()
-                edits.project_(bucket)
-                self._note(bucket.given)
-        if self._ranks is not None:
-            self._ranks.finish(self._ranks.members())
+            self._ranks.project_(found, self._note)
+            return
+        for bucket in found:
+            bucket.refresh()
+            edits.project_(bucket)
+            self._note(bucket.given)
 
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
