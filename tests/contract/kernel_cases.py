@@ -292,6 +292,20 @@ def check_gradients_of_several_dtypes(device):
     torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-6)
 
 
+def check_that_a_word_may_be_assigned(device):
+    """L leaves momenta alone that the word before it had; its noise is that of L."""
+    for constraint in (Circle(0.7), Sphere(9.0)):
+        ends = []
+        for fuse in (None, False):
+            params = parameters(device, (6, 40))
+            opt = Langevin(params, 0.1, temperature=1e-2, constraint=constraint, seed=0, fuse=fuse)
+            step(opt, params, steps=2)
+            opt.param_groups[0]["scheme"] = "L"
+            step(opt, params, steps=2)
+            ends.append(params[0].detach())
+        torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 
