@@ -17,7 +17,7 @@ from holonom._constrain.spheres import Workspace, hold_
 from holonom._sharding.ranks import Named
 from holonom._step import run
 from holonom._step.finite import skip_non_finite
-from holonom.constraints import Circle, Orthogonal, Sphere, View
+from holonom.constraints import Circle, Free, Orthogonal, Sphere, View
 
 SPACES = {"free": None, "circle": Circle(0.7), "sphere": Sphere(9.0), "fixed sphere": Sphere(3.0, slack=False)}
 WORDS = ("L", "M", "OBA", "BAOAB", "ABO", "BAAOAAB", "BACDEDCAB", "BAFEFAB")
@@ -290,6 +290,39 @@ def check_gradients_of_several_dtypes(device):
             opt.step()
         ends.append([p.detach() for p in params])
     torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-6)
+
+
+def check_that_a_word_may_be_assigned(device):
+    """L leaves momenta alone that the word before it had; its noise is that of L."""
+    for constraint in (Circle(0.7), Sphere(9.0)):
+        ends = []
+        for fuse in (None, False):
+            params = parameters(device, (6, 40))
+            opt = Langevin(params, 0.1, temperature=1e-2, constraint=constraint, seed=0, fuse=fuse)
+            step(opt, params, steps=2)
+            opt.param_groups[0]["scheme"] = "L"
+            step(opt, params, steps=2)
+            ends.append(params[0].detach())
+        torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+def run_devices(devices, fuse, constraint, word):
+    """Positions and state of a group on several devices: a bad gradient, none of the first, and none at all."""
+    params = [p for device in devices for p in parameters(device, (6, 4))]
+    resting = nn.Parameter(torch.zeros(3, device=devices[-1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt = Langevin(params, 0.1, scheme=word, temperature=1e-2, constraint=constraint, seed=0, fuse=fuse)
+        opt.add_param_group({"params": [resting], "constraint": Free()})
+    for number in range(5):
+        for p in params:
+            p.grad = torch.full_like(p, 0.3)
+        if number == 1:
+            params[-1].grad[0, 0] = torch.nan
+        if number == 3:
+            params[0].grad = None
+        opt.step()
+    return [p.detach().cpu() for p in params], [{k: v.cpu() for k, v in opt.state[p].items()} for p in params]
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -12,7 +12,8 @@ from torch import nn
 
 from holonom import Langevin
 from holonom._step import run
-from holonom.constraints import Circle, Sphere
+from holonom._step.buckets import make_buckets
+from holonom.constraints import Circle, Free, Orthogonal, Sphere
 
 from .kernel_cases import (
     BLOCKS,
@@ -22,6 +23,7 @@ from .kernel_cases import (
     limits,
     run_blocks,
     run_changes,
+    run_devices,
     run_hold,
     run_permuted,
     run_steps,
@@ -86,6 +88,25 @@ def test_kernels_hold_blocks_after_another_optimizers_step(case):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_what_is_around_kernels(check):
     check("cuda")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two CUDA devices here")
+@pytest.mark.parametrize("constraint", [None, Circle(1.0), Sphere(9.0), Orthogonal()], ids=str)
+@pytest.mark.parametrize("word", ["BAOAB", "BACDEDCAB"])
+def test_a_group_may_be_on_several_devices(constraint, word):
+    fuses = [False] if isinstance(constraint, Orthogonal) else [None, False]  # products are those of the reference
+    alone = run_devices(["cuda:0", "cuda:0"], False, constraint, word)
+    for fuse in fuses:
+        found = differences(run_devices(["cuda:0", "cuda:1"], fuse, constraint, word), alone)
+        assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
+
+
+def test_a_skipped_step_is_known_where_a_group_has_its_clock():
+    """Also if nothing of it moves; a clock adds no number of another device."""
+    group = {"params": [torch.empty(2, device="meta")]}
+    for buckets in ([], make_buckets(group, Free(), {group["params"][0]: {}}, ["a"])):
+        found = run.Work(group, buckets, None).on_device(torch.tensor(True))
+        assert found.device.type == "meta"
 
 
 @needs_triton

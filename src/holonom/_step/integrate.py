@@ -158,14 +158,15 @@ class Eager:
         momenta = [
             m for bucket, xs in zip(self.buckets, self.phases, strict=True) for x in xs for m in bucket.space.tangent(x)
         ]
-        return torch.stack([m.square().reshape(*m.shape[:replica_dims], -1).sum(-1) for m in momenta]).sum(0)
+        parts = [m.square().reshape(*m.shape[:replica_dims], -1).sum(-1) for m in momenta]
+        return torch.stack([x.to(parts[0].device) for x in parts]).sum(0)
 
     def positions(self) -> list[Tensor]:
         return [x.q for phases in self.phases for x in phases]
 
     def lost(self, skip: Tensor) -> Tensor:
         """Whether a projection had no root, on the device."""
-        return ~torch.stack([q.isfinite().all() for q in self.positions()]).all()
+        return ~torch.stack([q.isfinite().all().to(skip.device) for q in self.positions()]).all()
 
     def total(self, parts: Sequence[tuple[Bucket, Tensor]]) -> Tensor:
         """The sum of one number, or several, a bucket; over all ranks where they hold parts of it."""

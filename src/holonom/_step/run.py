@@ -52,8 +52,9 @@ class Work(NamedTuple):
     spread: Spread | None = None
 
     def on_device(self, flag: Tensor | None) -> Tensor | None:
-        """A flag where the group's parameters are."""
-        return flag if flag is None or not self.buckets else flag.to(self.buckets[0].device)
+        """A flag where the group's clock is, with its first parameter."""
+        params = self.group["params"]
+        return flag if flag is None or not params else flag.to(params[0].device)
 
 
 def advance(work: Work, state: dict[Tensor, State], skip: Tensor | None) -> Tensor | None:

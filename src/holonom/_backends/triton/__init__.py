@@ -137,10 +137,11 @@ class Triton(Eager):
         """The launches of a stage on one bucket."""
         space = bucket.space
         numbers, draws, owed = table.numbers(ops, self.decay)
-        if {clock.device, owed.device} != {bucket.device}:
-            clock, owed, self.launches.lasting = clock.to(bucket.device), owed.to(bucket.device), False
-        energy = polish is None and table.has_momentum
         skip = clock if self.skip is None else self.skip
+        if {clock.device, owed.device, skip.device} != {bucket.device}:  # of a group on several GPUs
+            clock, owed, skip = (x.to(bucket.device) for x in (clock, owed, skip))
+            self.launches.lasting = False
+        energy = polish is None and table.has_momentum
         rounding = torch.finfo(bucket.precision).eps if bucket.narrow else 0.0
         places = (table.tensors, table.gradients, numbers, draws, owed, table.seeds(self.seed), clock, skip)
         strides = numbers.shape[1], int(self.replicas > 1)
@@ -223,7 +224,8 @@ class Triton(Eager):
         return sums
 
     def kinetic_energy(self, replica_dims: int) -> Tensor:
-        total = torch.stack([sums.view(self.replicas, -1).sum(1) for sums in self.energies]).sum(0)
+        parts = [sums.view(self.replicas, -1).sum(1) for sums in self.energies]
+        total = torch.stack([x.to(parts[0].device) for x in parts]).sum(0)
         return total if replica_dims else total[0]
 
     def positions(self) -> list[Tensor]:

@@ -82,7 +82,7 @@ def step_entries(
         stream = 2 * tl.load(entry + 5)
         block = start // 4 + lanes
         first = four_normals(seed, step, block, stream, tl.load(draws))
-        if CIRCLE and MOMENTUM == 0:
+        if CIRCLE and LETTERS == 4:  # L, whose noise moves both coordinates
             second = four_normals(seed, step, block, stream + 1, tl.load(draws))
         elif NORMALS >= 0:  # two draws at most; a stage with more is run by the reference
             second = four_normals(seed, step, block, stream, tl.load(draws + 1))
