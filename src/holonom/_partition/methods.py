@@ -14,7 +14,7 @@ from ..constraints.views import Viewed
 from ..ensemble.known import refuse_replicas
 from ..errors import PartitionError
 from .places import Blocks, Place, Roles, locate, view_of
-from .selectors import Selector, as_selector, embeddings, hidden, positions, role, weights
+from .selectors import Selector, as_selector, embeddings, hidden, positions, role, warn_unmatched, weights
 
 Groups = list[dict[str, Any]]
 Trainable = nn.Module | Iterable[Any]
@@ -79,6 +79,7 @@ def constrain_matrices(
         )
     if not numbers:
         raise PartitionError(f"the model has no weights to constrain: {chosen!r} claims none of its parameters")
+    warn_unmatched(chosen, places, model)
     spaces = {number: make(r) for number, r in zip(numbers, radii, strict=True)}
     return gather(places, lambda place: spaces[place.layer] if chosen(place) else None)
 
@@ -98,6 +99,7 @@ def constrain_orthogonal(
                 "the model has no hidden weights between its first and last layer to constrain; pass layers='all'"
             )
         raise PartitionError(f"the model has no weights to constrain: {chosen!r} claims none of its parameters")
+    warn_unmatched(chosen, places, model)
     return gather(places, lambda place: Orthogonal() if chosen(place) else None)
 
 
