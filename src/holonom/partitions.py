@@ -28,6 +28,8 @@ from ._partition.selectors import (
     output,
     positions,
     role,
+    unmatched,
+    warn_unmatched,
     weights,
 )
 from .errors import PartitionError
@@ -95,7 +97,10 @@ def partition(
     for numbers in claimed.values():
         if not numbers and rest:
             numbers.append(rest[0])
-    _check(claimed, pairs)
+    _check(claimed, pairs, places, model)
+    for key, _ in pairs:
+        if not _is_rest(key):
+            warn_unmatched(as_selector(key), places, model)
 
     groups: Groups = []
     for number, (key, options) in enumerate(pairs):
@@ -136,9 +141,9 @@ def _is_rest(key: Any) -> bool:
     return isinstance(key, str) and key == "rest"
 
 
-def _check(claimed: dict[str, list[int]], pairs: list[tuple[Any, Any]]) -> None:
+def _check(claimed: dict[str, list[int]], pairs: list[tuple[Any, Any]], places: list[Place], model: nn.Module) -> None:
     busy = {n for numbers in claimed.values() for n in numbers}
-    idle = [_label(s) for n, (s, _) in enumerate(pairs) if not _is_rest(s) and n not in busy]
+    idle = [as_selector(s) for n, (s, _) in enumerate(pairs) if not _is_rest(s) and n not in busy]
     missed = [name for name, numbers in claimed.items() if not numbers]
     if missed and not idle:  # else what is missed may be what the idle rule was meant for
         raise PartitionError(f"no rule claims {_listing(missed)}; add a rule, or 'rest': {{}} for all others")
@@ -150,7 +155,10 @@ def _check(claimed: dict[str, list[int]], pairs: list[tuple[Any, Any]]) -> None:
             f"{len(twice)} parameter(s) are claimed twice, {name!r} by {rules}; make the rules disjoint"
         )
     if idle:
-        raise PartitionError(f"rule {', '.join(idle)} claims no parameter; the names are {_listing(list(claimed))}")
+        said = [text for selector in idle for text in unmatched(selector, places, model) if "matches no" not in text]
+        more = "".join(f". {text}" for text in said)
+        rules = ", ".join(map(repr, idle))
+        raise PartitionError(f"rule {rules} claims no parameter; the names are {_listing(list(claimed))}{more}")
 
 
 def _listing(names: list[str], most: int = 8) -> str:

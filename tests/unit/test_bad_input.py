@@ -285,6 +285,8 @@ def test_rates_below_the_range_of_the_weights_change_nothing(word, lr):
         ("lr", "0.1", TypeError, "lr (h) of group 1 must be a number or a tensor, got '0.1'"),
         ("temperature", [0.1], TypeError, "temperature (τ) of group 1 must be a number or a tensor, got [0.1]"),
         ("lr", True, TypeError, "lr (h) of group 1 must be a number"),
+        ("lr", torch.tensor(True), TypeError, "lr (h) of group 1 must be a number"),
+        ("temperature", torch.tensor(1j), TypeError, "temperature (τ) of group 1 must be a number"),
     ],
 )
 def test_what_is_assigned_later_is_refused_before_anything_moves(name, value, error, message):

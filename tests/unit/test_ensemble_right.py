@@ -152,6 +152,16 @@ def test_an_assigned_tensor_can_be_scheduled_after_a_step():
     assert optimizer.param_groups[0]["lr"].tolist() == [rate / 2 for rate in RATES]
 
 
+@pytest.mark.parametrize("rates", [[1, 2, 4], 1])
+def test_whole_rates_are_scheduled_like_others(rates):
+    ensemble, optimizer = optimizer_at(torch.tensor(rates))
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    ensemble.losses(F.mse_loss, *batch()).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    assert torch.equal(optimizer.param_groups[0]["lr"], torch.tensor(rates) * 0.5)
+
+
 def test_a_scheduler_that_wants_one_number_is_told_so():
     _, optimizer = optimizer_at(doubles(RATES))
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from holonom import Langevin, partition
+from holonom import Langevin, partition, presets
 from holonom.constraints import Orthogonal
 from holonom.errors import PartitionError
+from holonom.models import mlp
 from holonom.partitions import biases, first, hidden, locate, named, norms, of_type, output, role, weights
 
 
@@ -172,3 +173,35 @@ def test_partition_wants_a_model_and_dicts() -> None:
         partition(model.parameters(), {weights: {}})
     with pytest.raises(TypeError, match="roles must be a dict"):
         partition(model, {weights: {}, "rest": {}}, roles=["attention"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (weights & ~named("frist.*"), r"in weights & ~'frist.\*', 'frist.\*' matches no parameter"),
+        (("0.weight", "2.weigth"), r"in '0\.weight' \| '2\.weigth', '2\.weigth' matches no .*did you mean '2\.weight'"),
+        (norms | "2.weigth" | "0.weight", r"did you mean '2\.weight'"),
+    ],
+)
+def test_a_name_in_a_rule_that_is_no_parameters_is_warned_about(rule, said) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    with pytest.warns(UserWarning, match=said) as caught:
+        partition(model, {rule: {}, "rest": {}}, verbose=False)
+    assert caught[0].filename == __file__
+
+
+def test_the_other_name_of_a_tied_weight_is_named() -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5)})
+    model["head"].weight = model["embed"].weight
+    with pytest.raises(PartitionError, match=r"'head\.weight' is another name of 'embed\.weight', the same tensor"):
+        partition(model, {"head.weight": {}, "rest": {}})
+    with pytest.warns(UserWarning, match=r"'head\.weight' is another name of 'embed\.weight'"):
+        partition(model, {weights & ~named("head.weight"): {}, "rest": {}}, verbose=False)
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_presets_warn_about_such_names_too() -> None:
+    model = mlp([2, 3, 3, 1])
+    for build in (presets.o_cola_ud, presets.c_cola_od, presets.adamh):
+        with pytest.warns(UserWarning, match=r"'4\.wieght' matches no parameter: did you mean '4\.weight'"):
+            build(model, layers=hidden & ~named("4.wieght"))

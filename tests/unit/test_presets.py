@@ -212,3 +212,11 @@ def test_a_constraint_that_would_be_ignored_is_refused(preset: str) -> None:
     opt = presets.sgld(perceptron(), constraint=Circle(2.0))
     assert opt.param_groups[0]["constraint"].startswith("Circle")
     assert len(presets.sgld([nn.Parameter(torch.ones(2))], constraint=Circle(2.0)).param_groups) == 1
+
+
+@pytest.mark.parametrize("name", ["sgld", "langevin", "o_cola_ud", "c_cola_od"])
+def test_what_is_no_model_and_no_parameters_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match="give the model, its parameters, or a list of groups"):
+        getattr(presets, name)(None)
+    with pytest.raises(PartitionError, match="2 parts: give a model"):
+        presets.adlala(None)

@@ -1,5 +1,7 @@
 """What a parameter is in its network: by its module's type, then by what is around it, then by what the user says."""
 
+import warnings
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -386,6 +388,23 @@ def test_parameters_without_their_model_have_no_roles() -> None:
     assert len(presets.o_cola_od([matrix]).param_groups) == 1
     with pytest.raises(ConstraintError, match="say how to read more than two dimensions"):
         presets.o_cola_od([kernel])
+
+
+@pytest.mark.parametrize("build", [presets.o_cola_ud, presets.c_cola_od, presets.s_cola_od])
+def test_parameters_of_a_whole_model_without_it_are_warned_about(build: Callable[..., Langevin]) -> None:
+    model = mlp([2, 3, 3, 1])
+    model[2].weight.requires_grad_(False)
+    frozen = model[2].weight.clone()
+    for given in (model.parameters(), list(model.parameters()), model.named_parameters()):
+        with pytest.warns(UserWarning, match=r"all 2 matrices are on .*: without the model.*heads") as caught:
+            build(given)
+        assert caught[0].filename == __file__
+    assert torch.equal(model[2].weight, frozen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "weights that did not satisfy")
+        build([model[0].weight])  # chosen one by one
+        build([{"params": model.parameters()}])
 
 
 def test_tensors_of_unknown_layout_are_refused_by_name() -> None:

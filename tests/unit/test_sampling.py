@@ -278,8 +278,6 @@ def test_bad_settings_of_kernels_are_refused():
     for kernel in (BAOAB, AdL):
         with pytest.raises(ValueError, match=r"friction .* must be positive"):
             kernel(friction=0.0)
-    with pytest.raises(TypeError, match=r"a pair of tensors.*Several inputs go into one"):
-        run(data=((X, X), Y))
 
 
 # ── minibatches ──────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from torch.optim import AdamW, Optimizer
 
 from .._partition.methods import ORTHOGONAL, trained
 from .._partition.places import Blocks, Place, Roles, locate
-from .._partition.selectors import Selector, as_selector, positions, role, weights
+from .._partition.selectors import Selector, as_selector, positions, role, warn_unmatched, weights
 from .._torch import muon
 from ..constraints import Sphere
 from ..errors import PartitionError
@@ -123,6 +123,7 @@ def split(
     held = [place for place in places if chosen(place)]
     if not held:
         raise PartitionError(f"the model has no weights to hold: {chosen!r} claims none of its parameters")
+    warn_unmatched(chosen, places, model)
     return _named(held), _named([place for place in places if not chosen(place)])
 
 

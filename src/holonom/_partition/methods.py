@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
+from .._lines import users_line
 from ..constraints import Constraint, Free, Orthogonal
 from ..constraints.views import Viewed
 from ..ensemble.known import refuse_replicas
 from ..errors import PartitionError
 from .places import Blocks, Place, Roles, locate, view_of
-from .selectors import Selector, as_selector, embeddings, hidden, positions, role, weights
+from .selectors import Selector, as_selector, embeddings, hidden, positions, role, warn_unmatched, weights
 
 Groups = list[dict[str, Any]]
 Trainable = nn.Module | Iterable[Any]
@@ -37,7 +39,7 @@ def all_parameters(model: Trainable) -> Any:
 def parts(model: Trainable, count: int) -> Groups:
     """A model's layers as ``count`` groups, the last being the output layer; or the groups as given."""
     if not isinstance(model, nn.Module):
-        given = list(model)
+        given = list(model) if isinstance(model, Iterable) else []
         if len(given) != count or any(isinstance(group, Tensor) for group in given):
             raise PartitionError(
                 f"this method has {count} parts: give a model, or {count} parameter groups in order, not {len(given)}"
@@ -77,6 +79,7 @@ def constrain_matrices(
         )
     if not numbers:
         raise PartitionError(f"the model has no weights to constrain: {chosen!r} claims none of its parameters")
+    warn_unmatched(chosen, places, model)
     spaces = {number: make(r) for number, r in zip(numbers, radii, strict=True)}
     return gather(places, lambda place: spaces[place.layer] if chosen(place) else None)
 
@@ -96,6 +99,7 @@ def constrain_orthogonal(
                 "the model has no hidden weights between its first and last layer to constrain; pass layers='all'"
             )
         raise PartitionError(f"the model has no weights to constrain: {chosen!r} claims none of its parameters")
+    warn_unmatched(chosen, places, model)
     return gather(places, lambda place: Orthogonal() if chosen(place) else None)
 
 
@@ -166,12 +170,22 @@ def unique(names: Sequence[str]) -> list[str]:
 def _constrain_given(given: Iterable[Any], space: Constraint) -> Groups:
     """Plain parameters or groups: constrain matrices, leave the rest. Groups stay apart."""
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
+    of_a_model = isinstance(given, Iterator)  # as model.parameters() is; biases say so, too
     for number, item in enumerate(refuse_replicas(given)):
         group = item if isinstance(item, dict) else {"params": [item]}
         options = {k: v for k, v in group.items() if k != "params"}
         for entry in group["params"]:
             p = entry[1] if isinstance(entry, tuple) else entry
-            key = (number if isinstance(item, dict) else -1, p.ndim >= 2)
-            own = groups.setdefault(key, {"params": [], "constraint": space if p.ndim >= 2 else None, **options})
+            chosen = p.ndim >= 2 and p.requires_grad
+            of_a_model |= p.ndim < 2 and not isinstance(item, dict)
+            key = (number if isinstance(item, dict) else -1, chosen)
+            own = groups.setdefault(key, {"params": [], "constraint": space if chosen else None, **options})
             own["params"].append(entry)
+    count = sum(len(group["params"]) for (number, chosen), group in groups.items() if chosen and number < 0)
+    if of_a_model and count:
+        warnings.warn(
+            f"all {count} matrices are on {space!r}: without the model nothing says which are embeddings, heads or "
+            f"several packed in one. Give the model itself, or parameter groups",
+            stacklevel=users_line(),
+        )
     return list(groups.values())

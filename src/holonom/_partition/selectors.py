@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import UnionType
 from typing import Any, get_args
 
 from torch import nn
 
+from .._lines import users_line
 from ..errors import PartitionError
 from .places import Place
 from .roles import check_role
@@ -26,6 +29,8 @@ class Selector:
     def __init__(self, claims: Callable[[Place], bool], label: str, description: str | None = None) -> None:
         self._claims = claims
         self._label = label
+        self.patterns: tuple[str, ...] = ()
+        """The name patterns that it is made of."""
         self.__doc__ = description or claims.__doc__
 
     def __call__(self, place: Place) -> bool:
@@ -44,7 +49,7 @@ class Selector:
         return _joined(other, self, "|")
 
     def __invert__(self) -> Selector:
-        return Selector(lambda place: not self(place), f"~{_in_parentheses(self, '&', '|')}")
+        return _made_of([self], lambda place: not self(place), f"~{_in_parentheses(self, '&', '|')}")
 
     def __bool__(self) -> bool:
         raise TypeError(f"selector {self!r} has no truth value; write &, | and ~ instead of and, or and not")
@@ -64,7 +69,7 @@ def as_selector(key: Any) -> Selector:
     if isinstance(key, (tuple, UnionType)):
         key = get_args(key) if isinstance(key, UnionType) else key  # nn.Linear | nn.Conv2d
         parts = [as_selector(one) for one in key]
-        return Selector(lambda place: any(part(place) for part in parts), " | ".join(map(repr, parts)))
+        return _made_of(parts, lambda place: any(part(place) for part in parts), " | ".join(map(repr, parts)))
     if callable(key):
         return Selector(key, str(getattr(key, "__name__", key)))
     raise PartitionError(
@@ -76,7 +81,38 @@ def _joined(left: Any, right: Any, sign: str) -> Selector:
     a, b = as_selector(left), as_selector(right)
     label = f" {sign} ".join(_in_parentheses(one, "|") if sign == "&" else repr(one) for one in (a, b))
     join = all if sign == "&" else any
-    return Selector(lambda place: join(one(place) for one in (a, b)), label)
+    return _made_of([a, b], lambda place: join(one(place) for one in (a, b)), label)
+
+
+def _made_of(parts: Sequence[Selector], claims: Callable[[Place], bool], label: str) -> Selector:
+    found = Selector(claims, label)
+    found.patterns = tuple(pattern for part in parts for pattern in part.patterns)
+    return found
+
+
+def unmatched(selector: Selector, places: Sequence[Place], model: nn.Module) -> list[str]:
+    """What to say of each name pattern that matches no parameter."""
+    names = {id(place.parameter): place.name for place in places}
+    other = {name: names[id(p)] for name, p in model.named_parameters(remove_duplicate=False) if id(p) in names}
+    said = []
+    for pattern in selector.patterns:
+        if any(fnmatchcase(name, pattern) for name in names.values()):
+            continue
+        tied = next((name for alias, name in other.items() if fnmatchcase(alias, pattern)), None)
+        near = get_close_matches(pattern, names.values(), n=1, cutoff=0.6)
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        said.append(
+            f"{pattern!r} matches no parameter{hint}"
+            if tied is None
+            else f"{pattern!r} is another name of {tied!r}, the same tensor: write that"
+        )
+    return said
+
+
+def warn_unmatched(selector: Selector, places: Sequence[Place], model: nn.Module) -> None:
+    """After ``~``, in ``|`` or in a tuple a typing error claims too much or too little."""
+    for text in unmatched(selector, places, model):
+        warnings.warn(f"in {selector!r}, {text}", stacklevel=users_line())
 
 
 def _in_parentheses(selector: Selector, *signs: str) -> str:
@@ -93,7 +129,9 @@ def _selector(claims: Callable[[Place], bool]) -> Selector:
 
 def named(pattern: str) -> Selector:
     """Parameters whose name matches a pattern such as ``"encoder.*.weight"``."""
-    return Selector(lambda place: fnmatchcase(place.name, pattern), repr(pattern))
+    found = Selector(lambda place: fnmatchcase(place.name, pattern), repr(pattern))
+    found.patterns = (pattern,)
+    return found
 
 
 def of_type(kind: type[nn.Module]) -> Selector:

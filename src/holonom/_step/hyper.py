@@ -40,14 +40,25 @@ _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, inf
 
 
 def as_plain(options: dict[str, Any]) -> dict[str, Any]:
-    """NumPy's numbers as Python's, which a checkpoint may hold."""
+    """NumPy's numbers as Python's, which a checkpoint may hold; tensors of whole numbers as tensors of fractions."""
     seed = {} if isinstance(options.get("seed"), (Tensor, type(None))) else {"seed": checked(options["seed"])}
-    return {**options, **seed, **{name: x.item() for name, x in options.items() if is_numpys(x)}}
+    found = {name: x.item() for name, x in options.items() if is_numpys(x)}
+    for name in (*_NOT_NEGATIVE, "momentum"):
+        x = options.get(name)
+        if isinstance(x, Tensor) and not x.is_floating_point() and x.dtype != torch.bool and not x.is_complex():
+            found[name] = x.to(torch.get_default_dtype())  # schedulers write fractions into it
+    return {**options, **seed, **found}
 
 
 def is_numpys(x: Any) -> bool:
     """Whether this is one number of NumPy's, such as schedules computed with it assign."""
     return isinstance(x, np.generic) or (isinstance(x, np.ndarray) and not x.ndim)
+
+
+def is_number(x: Any) -> bool:
+    if isinstance(x, Tensor):
+        return x.is_floating_point()
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
 def to_parameters(group: dict[str, Any]) -> None:
@@ -77,7 +88,7 @@ def check_now(group: dict[str, Any], number: int) -> None:
             instead = ", or a group in SGD's terms (Langevin.like_sgd) its momentum" if name == "friction" else ""
             raise ValueError(f"{name} of group {number} is None; it needs a number{instead}")
         symbol = _NOT_NEGATIVE[name][0]
-        if not isinstance(group[name], (int, float, Tensor)) or isinstance(group[name], bool):
+        if not is_number(group[name]):
             raise TypeError(f"{name} ({symbol}) of group {number} must be a number or a tensor, got {group[name]!r}")
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
@@ -114,14 +125,11 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
         value = group[name]
         if name == _unset(group) or (value is None and name in _MAY_BE_NONE):
             continue
-        if isinstance(value, Tensor):
-            if value.device.type != "cpu":
-                continue  # reading it would stall the device; a NaN shows in the next check()
-            values = value.flatten().tolist()
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            values = [float(value)]
-        else:
+        if not is_number(value):
             raise TypeError(f"{name} ({symbol}) must be a number or a tensor, got {value!r}")
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            continue  # reading it would stall the device; a NaN shows in the next check()
+        values = value.flatten().tolist() if isinstance(value, Tensor) else [float(value)]
         for x in values:
             if math.isnan(x) or x < 0 or (math.isinf(x) and not infinite):
                 bound = "at least 0" if infinite else "finite and at least 0"

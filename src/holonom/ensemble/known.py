@@ -43,16 +43,17 @@ def replica_dims(params: list[Tensor], seed: Any) -> int:
     return seed.ndim if isinstance(seed, Tensor) and seed.ndim else int(ensemble_of(params) is not None)
 
 
+_REFUSED = "give the model, its parameters, or a list of groups, dicts with 'params'; got {}"
+
+
 def refuse_replicas(given: Iterable[Any], seed: Any = None) -> list[Any]:
     """The parameters or groups as a list; raises if they are an ensemble's and no seeds say what its replicas are."""
-    wrong = given if isinstance(given, (Tensor, dict, type)) else None
-    params = [] if wrong is not None else [_with_a_list(item) if isinstance(item, dict) else item for item in given]
-    wrong = next((item for item in params if not isinstance(item, (Tensor, tuple, dict))), wrong)
-    if wrong is not None:
-        raise TypeError(
-            f"give the model, its parameters, or a list of groups, dicts with 'params'; got {type(wrong).__name__}"
-            + ("" if wrong is given else " in a list")
-        )
+    if isinstance(given, (Tensor, dict, type)) or not hasattr(given, "__iter__"):
+        raise TypeError(_REFUSED.format(type(given).__name__))
+    params = [_with_a_list(item) if isinstance(item, dict) else item for item in given]
+    for item in params:
+        if not isinstance(item, (Tensor, tuple, dict)):
+            raise TypeError(_REFUSED.format(f"{type(item).__name__} in a list"))
     if not isinstance(seed, Tensor) and ensemble_of(params) is not None:
         raise PartitionError(
             "these are parameters of an Ensemble: give the ensemble itself, so that every replica has its own noise, "

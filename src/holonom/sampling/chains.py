@@ -9,12 +9,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .._lines import users_line
 from .._random import mix
 from ..ensemble import Ensemble, Loss
 from ..errors import EnsembleError
+from .inputs import Inputs, call, rows
 
 Named = dict[str, Tensor]
 
@@ -26,7 +26,7 @@ class Chains(Protocol):
     seeds: Tensor
     mapped: bool
 
-    def gradients(self, loss: Loss, x: Tensor, y: Tensor, shared: bool) -> tuple[Named, Tensor]:
+    def gradients(self, loss: Loss, x: Inputs, y: Tensor, shared: bool) -> tuple[Named, Tensor]:
         """Every chain's gradients, and the (R,) losses; with ``shared=False`` a chain has a batch of its own."""
 
 
@@ -40,7 +40,7 @@ class Mapped:
         self.parameters = {name: p for name, p in self.ensemble.named_parameters() if p.requires_grad}
         self.seeds = self.ensemble.seeds
 
-    def gradients(self, loss: Loss, x: Tensor, y: Tensor, shared: bool) -> tuple[Named, Tensor]:
+    def gradients(self, loss: Loss, x: Inputs, y: Tensor, shared: bool) -> tuple[Named, Tensor]:
         gradients, losses = self.ensemble.gradients(loss, x, y, shared=shared)
         return gradients, losses
 
@@ -56,12 +56,13 @@ class OneByOne:
         self.parameters = {n: nn.Parameter(torch.stack([p.detach()] * chains)) for n, p in trained.items()}
         self.seeds = torch.tensor([mix(seed, i) >> 1 for i in range(chains)], device=_device(model))
 
-    def gradients(self, loss: Loss, x: Tensor, y: Tensor, shared: bool) -> tuple[Named, Tensor]:
+    def gradients(self, loss: Loss, x: Inputs, y: Tensor, shared: bool) -> tuple[Named, Tensor]:
         gradients, losses = [], []
         for i in range(len(self.seeds)):
             own = {name: p.detach()[i].requires_grad_() for name, p in self.parameters.items()}
             with torch.enable_grad():
-                value = loss(functional_call(self.model, own, (x if shared else x[i],)), y if shared else y[i])
+                here = x if shared else rows(x, i)
+                value = loss(call(self.model, here, own), y if shared else y[i])
                 found = torch.autograd.grad(value, list(own.values()), allow_unused=True)
             pairs = zip(own.values(), found, strict=True)
             gradients.append([torch.zeros_like(p) if g is None else g for p, g in pairs])
@@ -70,7 +71,7 @@ class OneByOne:
         return dict(zip(self.parameters, stacked, strict=True)), torch.stack(losses)
 
 
-def make_chains(model: nn.Module, chains: int, seed: int, loss: Loss, x: Tensor, y: Tensor) -> Mapped | OneByOne:
+def make_chains(model: nn.Module, chains: int, seed: int, loss: Loss, x: Inputs, y: Tensor) -> Mapped | OneByOne:
     """Mapped if torch can map the model, else one by one, with a warning; a small batch is tried."""
     try:
         mapped = Mapped(model, chains, seed)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from .._lines import users_line
 from ..ensemble import Loss
+from .checks import check_model
+from .inputs import Inputs, call, checked, count, moved, split
 from .kernels import Kernel
 from .posterior import Posterior
 from .request import Request
@@ -47,7 +49,7 @@ class LearningCoefficient:
 def local(
     model: nn.Module,
     loss: Loss,
-    data: tuple[Tensor, Tensor],
+    data: tuple[Inputs, Tensor],
     *,
     restoring: float,
     steps: int,
@@ -77,7 +79,7 @@ def local(
 def learning_coefficient(
     model: nn.Module,
     loss: Loss,
-    data: tuple[Tensor, Tensor],
+    data: tuple[Inputs, Tensor],
     *,
     restoring: float,
     steps: int,
@@ -96,7 +98,7 @@ def learning_coefficient(
     options = {"thin": 1, **options, "keep_weights": False}
     request = _request(model, loss, data, restoring, at, beta, num_data, steps=steps, kernel=kernel, **options)
     posterior = run(request)
-    start = _mean_loss(request.model, loss, data, request.batch_size)
+    start = _mean_loss(request.model, loss, request.data, request.batch_size)
     per_chain = (posterior.losses.mean(1) - start) * request.examples
     error = float(per_chain.std() / math.sqrt(len(per_chain))) if len(per_chain) > 1 else math.nan
     value = float(per_chain.mean())
@@ -112,7 +114,7 @@ def learning_coefficient(
 def _request(
     model: nn.Module,
     loss: Loss,
-    data: tuple[Tensor, Tensor],
+    data: tuple[Inputs, Tensor],
     restoring: float,
     at: State | None,
     beta: float | None,
@@ -121,12 +123,13 @@ def _request(
 ) -> Request:
     if not (restoring > 0 and math.isfinite(restoring)):
         raise ValueError(f"restoring (γ) must be positive and finite, got {restoring}: without it the law is not local")
-    n = float(len(data[0]) if num_data is None else num_data)
+    n = float(count(checked(data)[0]) if num_data is None else num_data)
     if beta is None and n <= 1:
         raise ValueError(f"beta=None is 1/log n, which needs more than one example; n is {n:g}")
     beta = 1 / math.log(n) if beta is None else beta
     if not (beta > 0 and math.isfinite(beta)):
         raise ValueError(f"beta (β) must be positive and finite, got {beta}")
+    check_model(model)
     own = {name: p.detach() for name, p in model.named_parameters()}
     if at is not None:
         if wrong := [name for name, p in model.named_parameters() if p.requires_grad and name not in at]:
@@ -141,10 +144,10 @@ def _request(
 
 
 @torch.no_grad()
-def _mean_loss(model: nn.Module, loss: Loss, data: tuple[Tensor, Tensor], batch_size: int | None) -> float:
+def _mean_loss(model: nn.Module, loss: Loss, data: tuple[Inputs, Tensor], batch_size: int | None) -> float:
     device = next(model.parameters()).device
-    total, count = 0.0, 0
-    for x, y in zip(*(torch.split(part, batch_size or len(part)) for part in data), strict=True):
-        total += float(loss(model(x.to(device)), y.to(device))) * len(x)
-        count += len(x)
-    return total / count
+    total, seen = 0.0, 0
+    for x, y in zip(split(data[0], batch_size), torch.split(data[1], batch_size or len(data[1])), strict=True):
+        total += float(loss(call(model, moved(x, device)), y.to(device))) * len(y)
+        seen += len(y)
+    return total / seen

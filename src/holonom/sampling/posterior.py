@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from ..recorder import Recorder, Verdict
+from .inputs import Inputs, call, moved, split
 
 _COMPONENTS = 32  # of a parameter that the summary looks at
 LEAST_ACCEPTANCE, LARGEST_RHAT = 0.1, 1.1  # of a run that is not warned about
@@ -75,23 +76,23 @@ class Posterior:
 
     @torch.no_grad()
     def predict(
-        self, x: Tensor, *, probabilities: str | None = None, batch_size: int | None = None, every: int = 1
+        self, x: Inputs, *, probabilities: str | None = None, batch_size: int | None = None, every: int = 1
     ) -> Prediction:
         """Mean and variance of the outputs at ``x`` over all draws of all chains.
 
         Args:
-            x: inputs, (examples, …).
+            x: inputs, (examples, …); a tuple or a dict of several, as in ``data``.
             probabilities: "softmax" (over the last dimension) or "sigmoid", if the outputs are logits.
             batch_size: examples at once; None for all.
             every: use one draw in this many.
         """
         if probabilities is not None and probabilities not in _PROBABILITIES:
             raise ValueError(f"probabilities must be 'softmax', 'sigmoid' or None, got {probabilities!r}")
-        parts = [self._predict(part, probabilities, every) for part in torch.split(x, batch_size or len(x))]
+        parts = [self._predict(part, probabilities, every) for part in split(x, batch_size)]
         mean, variance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
         return Prediction(mean, variance, torch.cat([part[2] for part in parts]) if probabilities else None)
 
-    def _predict(self, x: Tensor, probabilities: str | None, every: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(self, x: Inputs, probabilities: str | None, every: int) -> tuple[Tensor, Tensor, Tensor]:
         count, mean, second, chance = 0, torch.zeros(()), torch.zeros(()), torch.zeros(())
         for outputs in self._outputs(x, every):  # in double precision, by Welford's updates for batches
             outputs = outputs.double()
@@ -106,23 +107,23 @@ class Posterior:
         return mean.to(dtype), (second / max(1, count - 1)).to(dtype), (chance / count).to(dtype)
 
     @torch.no_grad()
-    def outputs(self, x: Tensor, every: int = 1) -> Tensor:
+    def outputs(self, x: Inputs, every: int = 1) -> Tensor:
         """The outputs of every draw, (chains, draws, examples, …), on the CPU."""
         return torch.stack([found.cpu() for found in self._outputs(x, every)], 1)
 
-    def _outputs(self, x: Tensor, every: int) -> Iterator[Tensor]:
+    def _outputs(self, x: Inputs, every: int) -> Iterator[Tensor]:
         """(chains, examples, …), draw after draw."""
         if not len(self):
             raise ValueError("no draw was kept: raise steps, or lower burn_in or thin")
         own = dict(self.model.named_parameters())
-        x = x.to(next(iter(own.values())).device)
+        x = moved(x, next(iter(own.values())).device)
         for draw in range(0, len(self), every):
             states = {name: found[:, draw].to(own[name]) for name, found in self.draws.items()}
             if self.mapped:
-                yield vmap(lambda state: functional_call(self.model, state, (x,)))(states)
+                yield vmap(lambda state: call(self.model, x, state))(states)
             else:
                 each = [{name: s[i] for name, s in states.items()} for i in range(self.chains)]
-                yield torch.stack([functional_call(self.model, state, (x,)) for state in each])
+                yield torch.stack([call(self.model, x, state) for state in each])
 
     # ── have the chains mixed? ───────────────────────────────────────────────────────────────────
 
@@ -149,7 +150,7 @@ class Posterior:
             )
         return None
 
-    def recorder(self, x: Tensor | None = None) -> Recorder:
+    def recorder(self, x: Inputs | None = None) -> Recorder:
         """The losses and some numbers of every parameter, or the outputs at ``x``, as a :class:`holonom.Recorder`."""
         rows = {"loss": self.losses}
         if x is None:
@@ -161,7 +162,7 @@ class Posterior:
             recorder(**{name: (row[:, i] if self.chains > 1 else row[0, i]) for name, row in rows.items()})
         return recorder
 
-    def verdict(self, x: Tensor | None = None, rhat: float = 1.01, ess: float = 400) -> Verdict:
+    def verdict(self, x: Inputs | None = None, rhat: float = 1.01, ess: float = 400) -> Verdict:
         """Whether the chains have mixed: in the weights, or with ``x`` in the outputs at ``x``.
 
         Units of a network may be swapped, and what is not identified need not mix: judge a network by its outputs.

@@ -15,6 +15,8 @@ from .._random.seeds import checked
 from ..constraints import Constraint
 from ..ensemble import Loss
 from .chains import Chains
+from .inputs import Inputs, count, parts
+from .inputs import checked as checked_data
 from .kernels import Cyclical, Kernel, kernel_named
 from .prior import Prior
 from .spaces import Spaces
@@ -32,7 +34,7 @@ class Request:
 
     model: nn.Module
     loss: Loss
-    data: tuple[Tensor, Tensor]
+    data: tuple[Inputs, Tensor]
     steps: int
     num_data: float | None = None
     chains: int = 4
@@ -63,11 +65,15 @@ class Request:
             object.__setattr__(self, name, number)
         if self.seed is not None:
             object.__setattr__(self, "seed", checked(self.seed))
-        x, _ = self._data()
-        if self.batch_size is not None and self.batch_size > len(x):
-            raise ValueError(
-                f"batch_size is {self.batch_size}, but there are {len(x)} examples; None takes all of them"
-            )
+        object.__setattr__(self, "data", checked_data(self.data))
+        if self.batch_size is not None and self.batch_size > (most := count(self.data[0])):
+            raise ValueError(f"batch_size is {self.batch_size}, but there are {most} examples; None takes all of them")
+        for name in ("lr", "num_data"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, (bool, str)) or not hasattr(value, "__float__")):
+                raise TypeError(f"{name} must be a number, or None, got {value!r}")
+        if not callable(self.loss):
+            raise TypeError(f"loss must be a function, such as nn.CrossEntropyLoss() of torch, got {self.loss!r}")
         if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
             raise ValueError(f"lr must be positive and finite, or None to be chosen, got {self.lr}")
         if not self.forgotten < self.steps:
@@ -75,24 +81,9 @@ class Request:
         if not (self.examples > 0 and math.isfinite(self.examples)):
             raise ValueError(f"num_data must be positive, got {self.num_data}")
 
-    def _data(self) -> tuple[Tensor, Tensor]:
-        pair = isinstance(self.data, (tuple, list)) and len(self.data) == 2
-        if not pair or not all(isinstance(part, Tensor) for part in self.data):
-            raise TypeError(
-                "data is a pair of tensors, inputs and targets: sample(model, loss, (x, y), ...). Several inputs go "
-                "into one tensor, which the model's forward takes apart"
-            )
-        x, y = self.data
-        if not (x.ndim and y.ndim and len(x) and len(x) == len(y)):
-            raise ValueError(
-                f"inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)} must be as many examples, "
-                f"counted by their first dimension"
-            )
-        return x, y
-
     @property
     def examples(self) -> float:
-        return float(len(self.data[0]) if self.num_data is None else self.num_data)
+        return float(count(self.data[0]) if self.num_data is None else self.num_data)
 
     @property
     def forgotten(self) -> int:
@@ -134,7 +125,7 @@ class Request:
         constants = [*(p for p in self.model.parameters() if not p.requires_grad), *self.model.buffers()]
         return {
             "model": {name: [list(p.shape[1:]), str(p.dtype)] for name, p in members.parameters.items()},
-            "data": fingerprint(*self.data),
+            "data": fingerprint(*parts(self.data[0]), self.data[1]),
             "loss": getattr(self.loss, "__qualname__", type(self.loss).__name__),
             "num_data": self.examples,
             "chains": self.chains,

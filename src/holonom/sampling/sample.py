@@ -22,6 +22,7 @@ from ..errors import CheckpointError
 from .adjusted import Adjusted
 from .chains import make_chains, set_states
 from .checks import check_loss, check_model
+from .inputs import Inputs, moved, rows
 from .kernels import HMC, Cyclical, Kernel, kernel_named
 from .posterior import Posterior
 from .prior import make_prior
@@ -38,7 +39,7 @@ EXAMPLES_TRIED = 8
 def sample(
     model: nn.Module,
     loss: Loss,
-    data: tuple[Tensor, Tensor],
+    data: tuple[Inputs, Tensor],
     *,
     num_data: float | None = None,
     chains: int = 4,
@@ -69,7 +70,8 @@ def sample(
         model: its parameters with ``requires_grad`` are sampled; the others, and buffers, are constants.
         loss: ``loss(output, target)``, the mean negative log-likelihood of a batch: cross-entropy, or a squared error
             divided by twice the variance of the observations.
-        data: inputs and targets, (examples, …) each.
+        data: inputs and targets, (examples, …) each. Several inputs are a tuple, ``((x1, x2), y)``, given to the model
+            as ``model(x1, x2)``, or a dict of keyword inputs, ``({"x": x, "mask": mask}, y)``.
         num_data: how many examples the likelihood has; None for as many as ``data`` has.
         chains: independent chains, R.
         prior: the standard deviation of independent normals around 0; a dict from selectors, as
@@ -113,9 +115,10 @@ def run(request: Request) -> Posterior:
     spaces = make_spaces(request.constraints, model)
     prior = make_prior(request.prior, model)
     device = next(model.parameters()).device
-    x, y = (part.to(device) for part in request.data)
+    x, y = moved(request.data[0], device), request.data[1].to(device)
     check_loss(model, loss, x, y, request.num_data)
-    members = make_chains(model, request.chains, seed, loss, x[:EXAMPLES_TRIED], y[:EXAMPLES_TRIED])
+    few = rows(x, slice(EXAMPLES_TRIED)), y[:EXAMPLES_TRIED]
+    members = make_chains(model, request.chains, seed, loss, *few)
     set_states(members, request.starts(prior, members))
     land_(spaces, members)
     target = Target(members, loss, (x, y), request.examples, prior, request.batch_size)

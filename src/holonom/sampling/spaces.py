@@ -41,7 +41,10 @@ def make_spaces(constraints: Mapping[Any, Constraint] | None, model: nn.Module) 
                 f"give Sphere, Circle, Orthogonal or LevelSet with numbers"
             )
         if space.traits.joint:
-            raise ConstraintError(f"{space!r} holds several tensors at once, which sample() cannot do yet")
+            raise ConstraintError(
+                f"{space!r} holds several tensors at once, and sample() moves each by itself: hold them apart, or run "
+                f"holonom.Langevin with this constraint and a Recorder in a loop of your own"
+            )
         stacked: dict[int, Constraint] = {}  # by the number of dimensions; parameters that share a space share a group
         for name, p in group["params"]:
             if name in trained:

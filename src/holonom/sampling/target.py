@@ -8,6 +8,7 @@ from torch import Tensor
 from .._random.philox import uniforms
 from ..ensemble import Loss
 from .chains import Chains, Named
+from .inputs import Inputs, rows
 from .prior import Prior
 
 _BATCHES, _MEASURING = 0xBA7C, 0xBA7D  # streams of uniforms
@@ -24,20 +25,20 @@ class Target:
         self,
         chains: Chains,
         loss: Loss,
-        data: tuple[Tensor, Tensor],
+        data: tuple[Inputs, Tensor],
         num_data: float,
         prior: Prior,
         batch_size: int | None,
     ) -> None:
         self.chains, self.loss, self.data = chains, loss, data
         self.num_data, self.prior = num_data, prior
-        self.batch_size = None if batch_size == len(data[0]) else batch_size
+        self.batch_size = None if batch_size == len(data[1]) else batch_size
 
     @property
     def temperature(self) -> float:
         return 1.0 / self.num_data
 
-    def batch(self, step: int, measuring: bool = False) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int, measuring: bool = False) -> tuple[Inputs, Tensor]:
         """All data, or examples that every chain draws by itself; with ``measuring`` others, which no step uses.
 
         Every step draws anew, with replacement: batches of a shuffled epoch have noise that sums to zero over it, so
@@ -47,10 +48,10 @@ class Target:
             return self.data
         seeds, (x, y) = self.chains.seeds, self.data
         at = torch.full((), step, device=seeds.device)
-        index = (uniforms(self.batch_size, seeds, at, _MEASURING if measuring else _BATCHES) * len(x)).long()
-        return x[index], y[index]
+        index = (uniforms(self.batch_size, seeds, at, _MEASURING if measuring else _BATCHES) * len(y)).long()
+        return rows(x, index), y[index]
 
-    def gradients(self, batch: tuple[Tensor, Tensor], prior: bool = True) -> tuple[Named, Tensor]:
+    def gradients(self, batch: tuple[Inputs, Tensor], prior: bool = True) -> tuple[Named, Tensor]:
         """∇L of every chain, and the (R,) mean negative log-likelihoods, without the prior."""
         found, losses = self.chains.gradients(self.loss, batch[0], batch[1], shared=self.batch_size is None)
         gradients = {name: g.detach() for name, g in found.items()}
