@@ -423,6 +423,18 @@ def test_a_run_that_diverges_says_so_and_the_other_goes_on(page: Any, server: Se
         assert small.locator(f"[data-arm=B] [data-number={name}]").text_content() == "–"
 
 
+SHOWN = """(() => {
+    const arc = CanvasRenderingContext2D.prototype.arc, places = new Set();
+    CanvasRenderingContext2D.prototype.arc = function (x, y, ...rest) {
+        if (this.canvas.closest("[data-arm=A]")) places.add(`${x.toFixed(1)} ${y.toFixed(1)}`);
+        return arc.call(this, x, y, ...rest);
+    };
+    dispatchEvent(new Event("resize"));
+    CanvasRenderingContext2D.prototype.arc = arc;
+    return places.size;
+})()"""  # the number of points drawn in A's plane, test points included
+
+
 def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     small.locator("#data-input").select_option("painted")
     expect_setting(small, "data", "painted")
@@ -455,6 +467,7 @@ def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     points = [point.split("_") for point in setting(small, "painted").split("*")]
     assert [float(x) for x in points[0][:2]] == pytest.approx([-0.6 * 1.3, 0.6 * 1.3], abs=0.02)
     assert {point[2] for point in points} == {"0", "1"}
+    until(small, SHOWN + f" === {len(points)}")
     assert int(small.evaluate("document.body.dataset.step")) > 5  # the run went on
     small.locator("#clear-paint").click()
     until(small, "!location.hash.includes('painted=0') && !location.hash.includes('painted=-')")
@@ -516,7 +529,9 @@ def test_a_link_that_is_not_one_is_explained(page: Any, server: Server, fragment
     page.goto("about:blank")
     page.goto(f"{server.url}#{fragment}")
     playwright.expect(page.get_by_role("alert")).to_have_text(said)
-    page.locator("[data-preset=goldilocks]").click()
+    chip = page.locator("[data-preset=goldilocks]")
+    chip.click()
+    playwright.expect(chip).to_have_attribute("aria-pressed", "true")
     playwright.expect(page.get_by_role("alert")).to_be_hidden()
     page.evaluate("text => { location.hash = text; }", fragment)
     playwright.expect(page.get_by_role("alert")).to_have_text(said)

@@ -36,7 +36,7 @@ export const TERMS = {
   driving_noise: T("Noise that the thermostat adds besides that of the batches; derived unless it is given.", "d<i>p</i> = −ξ<i>p</i> d<i>t</i> + σ<sub>A</sub> d<i>W</i>"),
 
   // numbers
-  test_accuracy: T("The share of 1,000 new points that lie on their side of the boundary.", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),
+  test_accuracy: T("The share of 1,000 new points (or of the painted ones held out) that lie on their side of the boundary.", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),
   train_accuracy: T("The share of the points learnt from that lie on their side of the boundary.", "⟨(<i>f</i>(<i>x</i>) > 0) = <i>y</i>⟩"),
   test_loss: T("The mean cross-entropy of new points; it rises when a network is surely wrong.", "−⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
   train_loss: T("The mean cross-entropy of the points learnt from: what is being minimised.", "<i>L</i> = −⟨<i>y</i> log <i>p</i> + (1 − <i>y</i>) log(1 − <i>p</i>)⟩"),
@@ -69,7 +69,7 @@ export const TERMS = {
   lol: T("Langevin dynamics in the body, infinite friction in the output layer.", "γ₁ finite, γ₂ → ∞"),
   adlala: T("An adaptive thermostat in the body, Langevin dynamics in the output layer.", "ξ̇ = ε(<i>p</i>₁ᵀ<i>p</i>₁ − <i>N</i>τ₁)"),
   multirate: T("The output layer takes a gradient at every step, the rest at every k-th.", "<i>p</i>₁ ← μ<i>p</i>₁ + ∇₁<i>L</i> at every <i>k</i>-th step"),
-  word: T("Any legal word over A B O C D E F, or L, in any space.", "<i>e</i><sup><i>hL</i></sup> ≈ ∏ <i>e</i><sup><i>h</i> letter</sup>"),
+  word: T("Any legal word over A B O C D E F, or L, in any space; M where weights are free.", "<i>e</i><sup><i>hL</i></sup> ≈ ∏ <i>e</i><sup><i>h</i> letter</sup>"),
 };
 
 /** The explanation as plain text, for screen readers. */

@@ -79,9 +79,22 @@ function points(context, rows, bound, size, radius, outline) {
   }
 }
 
+function rings(context, rows, bound, size, radius) {
+  context.lineWidth = 2;
+  for (let i = 0; i < rows.length; i += 3) {
+    const x = ((rows[i] / bound + 1) * size) / 2, y = ((1 - rows[i + 1] / bound) * size) / 2;
+    context.beginPath();
+    context.arc(x, y, radius, 0, 2 * Math.PI);
+    context.fillStyle = colours.paper;
+    context.fill();
+    context.strokeStyle = rows[i + 2] > 0.5 ? colours.one : colours.zero;
+    context.stroke();
+  }
+}
+
 /**
  * Draws one arm. `field`: {side, logits, spread?} as typed arrays, or null; `plane`: {bound, train, test} or null;
- * `options`: {view, showTest, cross}.
+ * `options`: {view, showTest, rings, cross}; with `rings` test points are as large as the others.
  */
 export function drawField(context, size, field, plane, options) {
   context.fillStyle = colours.card;
@@ -101,7 +114,8 @@ export function drawField(context, size, field, plane, options) {
   if (plane?.train) {
     const many = plane.train.length / 3;
     const radius = Math.max(1.8, Math.min(4.5, size / (6 * Math.sqrt(many) + 30)));
-    if (options.showTest) {
+    if (options.rings) rings(context, plane.test, plane.bound, size, radius);
+    else if (options.showTest) {
       context.globalAlpha = 0.55;
       points(context, plane.test, plane.bound, size, Math.max(1, radius * 0.55), false);
       context.globalAlpha = 1;

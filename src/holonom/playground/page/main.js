@@ -183,6 +183,7 @@ function showSettings() {
     each.hidden = name in ONLY_FOR && !ONLY_FOR[name].includes(settings.data);
   }
   $("paint").hidden = settings.data !== "painted";
+  $("show-test").parentElement.hidden = settings.data === "painted"; // all painted points are shown
   $("view").hidden = settings.replicas === 1;
   $("two-arms").checked = settings.arms.length === 2;
   if (document.activeElement !== $("seed")) $("seed").value = settings.seed;
@@ -243,18 +244,21 @@ function redraw() {
   const options = {
     view: document.querySelector("input[name=view]:checked").value,
     showTest: $("show-test").checked,
+    rings: state.settings.data === "painted", // what was painted is seen at once
   };
   const shown = cards.filter(({ card }) => !card.hidden);
   if (!plane.train) {
     shown.forEach((card) => card.clear(options));
     measurements.clear();
     $("steps").textContent = "0";
+    $("unit").textContent = "steps";
     return;
   }
   if (!frame || frame.run !== state.run || frame.arms.length !== shown.length) return;
   shown.forEach((card, i) => card.show(frame.arms[i], frame, plane, options));
   measurements.show(frame, shown.length);
   $("steps").textContent = count(frame.step);
+  $("unit").textContent = frame.step === 1 ? "step" : "steps";
   $("rate").textContent = state.playing ? `${short(Math.round(frame.rate))} a second` : "";
   document.body.dataset.step = frame.step;
   document.body.dataset.settled = frame.settled;
