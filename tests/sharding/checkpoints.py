@@ -1,5 +1,6 @@
 """Runs that save on some ranks and go on with others, each a function of every rank."""
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from holonom import Langevin
 from holonom.constraints import Circle, Constraint, LevelSet, Orthogonal, Sphere
@@ -122,6 +124,35 @@ def load_full(space: str, folder: str) -> dict[str, dict[str, Tensor]]:
     found = {"saved": snapshot(net, opt)}
     train(net, opt, 3, 2)
     return {**found, "end": snapshot(net, opt)}
+
+
+def exchanged(space: str) -> dict[str, float]:
+    """A state of rows, loaded where the weight is placed in another way: how far the next step ends from the same."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = torch.linalg.qr(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))[0]
+
+    def made(placement: Any) -> tuple[nn.Parameter, Langevin]:
+        p = nn.Parameter(distribute_tensor(whole, mesh, [placement]) if placement else whole.clone())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return p, Langevin([p], 0.1, scheme="BACDEDCAB", temperature=0.01, seed=0, constraint=SPACES[space])
+
+    def step(p: nn.Parameter, opt: Langevin) -> Tensor:
+        p.grad = torch.full_like(p.detach(), 0.1)
+        opt.step()
+        return full(p)
+
+    rows, opt = made(Shard(0))
+    step(rows, opt)
+    state, weights = copy.deepcopy(opt.state_dict()), full(rows)
+    expected, found = step(rows, opt), {}
+    for placement in (Shard(0), Shard(1), Replicate(), None):
+        p, other = made(placement)
+        other.load_state_dict(state)
+        with torch.no_grad():
+            p.copy_(distribute_tensor(weights, mesh, [placement]) if placement else weights)
+        found[str(placement)] = float((step(p, other) - expected).abs().max())
+    return found
 
 
 def alone(space: str) -> dict[str, dict[str, Tensor]]:

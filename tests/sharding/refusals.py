@@ -31,11 +31,14 @@ def refused(spoil, rules=None, placements=None):
 
     mesh, rank = mesh_of((2,)), dist.get_rank()
     model = Small(mesh, placements or [Shard(0)], rank)
-    own = spoil(model) or rules or {"a.weight": Sphere("initial"), "b.weight": Orthogonal()}
+    own = spoil(model)
+    if own is None:
+        own = rules or {"a.weight": Sphere("initial"), "b.weight": Orthogonal()}
+    options = own.pop("options", {})
     opt = torch.optim.SGD(model.parameters(), 0.1)
     before = [p.to_local().clone() for p in model.parameters()]
     try:
-        holonom.constrain(opt, model, own)
+        holonom.constrain(opt, model, own, **options)
     except Exception as error:
         same = all(torch.equal(p.to_local().nan_to_num(), q.nan_to_num()) for p, q in zip(model.parameters(), before))
         return type(error), str(error), same and not holonom._torch.step_hooks(opt)
@@ -54,6 +57,26 @@ def zero(model):
 
 def other_rules(model):
     return {"a.weight": Circle(1.0 + model.rank)}
+
+
+def other_update(model):
+    return {"a.weight": Circle(1.0), "options": {"update": ("plain", "tangent")[model.rank]}}
+
+
+def other_momentum(model):
+    return {"a.weight": Circle(1.0), "options": {"momentum": ("keep", "project")[model.rank]}}
+
+
+def unknown_update_on_one(model):
+    return {"a.weight": Circle(1.0), "options": {"update": ("plain", "planar")[model.rank]}}
+
+
+def no_rules_on_one(model):
+    return {"a.weight": Circle(1.0)} if model.rank else {}
+
+
+def no_space_on_one(model):
+    return {"a.weight": Circle(1.0) if model.rank else 2.0}
 
 
 def other_names(model):
@@ -77,8 +100,13 @@ def deficient(model):
 REFUSED = {
     "NaN on one rank": (poison, ConstraintError, "'b.weight': the weights hold NaN"),
     "a row of zeros on one rank": (zero, ConstraintError, "1 of 6 blocks are zero"),
-    "other rules": (other_rules, ConstraintError, "ranks were given different groups"),
-    "other parameters": (other_names, ConstraintError, "ranks were given different groups"),
+    "other rules": (other_rules, ConstraintError, "ranks were given different rules"),
+    "another update": (other_update, ConstraintError, "update='plain' on rank 0"),
+    "other momenta": (other_momentum, ConstraintError, "momentum='project' on rank 1"),
+    "an unknown update on one rank": (unknown_update_on_one, (ConstraintError, ValueError), "update must be 'plain'"),
+    "no rules on one rank": (no_rules_on_one, (ConstraintError, PartitionError), "no rules: give at least one"),
+    "no space on one rank": (no_space_on_one, (ConstraintError, TypeError), "the rule 'a.weight' holds 2.0"),
+    "other parameters": (other_names, ConstraintError, "ranks were given different rules"),
     "a rule without parameters on one rank": (unknown_on_one, (ConstraintError, PartitionError), "claims no parameter"),
     "terms of a sum": (partial, ValueError, "'a.weight' is placed as"),
     "a matrix of lower rank, found by its owner": (deficient, ConstraintError, "rank-deficient"),
@@ -134,9 +162,31 @@ def failing_steps():
 def step_error(opt):
     try:
         opt.step()
-    except holonom.ProjectionError as error:
-        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
     return ""
+
+
+def failing_function():
+    """The error of a step whose level set cannot be evaluated by its owner, and whether weights stayed."""
+    from torch.distributed.tensor import Shard
+
+    fails = []
+
+    def norm(q):
+        if fails:
+            raise IndexError("of a user's function")
+        return q.square().sum() - 1
+
+    model = Small(mesh_of((2,)), [Shard(0)], dist.get_rank())
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        holonom.constrain(opt, model, {"a.weight": LevelSet(norm)})
+    before = model.a.weight.full_tensor()
+    model.a.weight.grad = torch.ones_like(model.a.weight)
+    fails.append(True)
+    return step_error(opt), torch.equal(model.a.weight.full_tensor(), before)
 
 
 def refused_ensemble(mesh, replicas, seed):

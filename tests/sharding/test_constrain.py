@@ -13,7 +13,7 @@ import holonom
 from . import networks, saved
 from .held import BLOCKS, SPACES, Case, run, run_all, run_apart
 from .ranks import run as on_ranks
-from .refusals import REFUSED, ensembles, failing_steps, level_set_warnings, refused
+from .refusals import REFUSED, ensembles, failing_function, failing_steps, level_set_warnings, refused
 
 pytestmark = [
     pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs torch with gloo"),
@@ -85,6 +85,7 @@ def two_ranks():
         "cases": found,
         "refused": {name: refused(spoil) for name, (spoil, *_) in REFUSED.items()},
         "failing": failing_steps(),
+        "function": failing_function(),
         "said": level_set_warnings(),
         "ensembles": ensembles(),
     }
@@ -139,6 +140,13 @@ def test_a_step_that_one_rank_cannot_take_is_an_error_on_all(two):
     assert all("'a.weight'" in text for text in owners), owners
     assert "another rank" in holders[0], holders
     assert "'stack': no root" in holders[1], holders
+
+
+def test_an_error_of_a_level_sets_function_on_its_owner_is_one_on_all(two):
+    (first, *stayed), (second, *others) = (found["function"] for found in two)
+    assert stayed + others == [True, True]
+    assert "IndexError: of a user's function" in (first, second)
+    assert any("ProjectionError: 'a.weight': another rank, which owns" in text for text in (first, second))
 
 
 def test_level_sets_on_shards_are_warned_about_once(two):

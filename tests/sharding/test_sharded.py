@@ -244,3 +244,14 @@ def test_checkpoints_of_four_ranks_go_on_with_two_and_one(tmp_path):
     for space in checkpoints.SPACES:
         limit = 0.0 if space in checkpoints.EXACT else 2e-6
         torch.testing.assert_close(saved[0][space], checkpoints.alone(space), rtol=limit, atol=limit)
+
+
+def exchanged():
+    return {space: checkpoints.exchanged(space) for space in checkpoints.SPACES}
+
+
+@distributed
+def test_a_state_loads_where_weights_are_placed_in_another_way():
+    for found in ranks.run(2, exchanged):
+        for space, ends in found.items():
+            assert max(ends.values()) <= 2e-6, (space, ends)

@@ -356,6 +356,16 @@ def test_check_looks_through_wrappers():
         held.check(Wrapper(adamw(model)))
 
 
+def test_a_step_to_a_matrix_of_zeros_without_a_copy_says_where_the_weights_are():
+    model = network()
+    opt = SGD(model.parameters(), lr=1.0)
+    holonom.constrain(opt, model, {"2.weight": Orthogonal()}, update="plain")
+    model[2].weight.grad = model[2].weight.detach().clone()
+    with pytest.raises(ConstraintError, match=r"'2.weight': .*These weights are where the step left them"):
+        opt.step()
+    assert not model[2].weight.any()
+
+
 def test_a_projection_without_a_root_leaves_its_weights_and_moves_the_others():
     model = network()
     opt = SGD(model.parameters(), lr=1.0)

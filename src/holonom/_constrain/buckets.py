@@ -140,7 +140,11 @@ class Bucket:
         except (ConstraintError, ProjectionError) as error:
             self._restore()
             names = ", ".join(f"'{claim.name}'" for claim in self.claims)
-            raise type(error)(f"{names}: {error}. These weights are as they were before the step") from error
+            now = "as they were before the step" if self.before else "where the step left them, off their space"
+            raise type(error)(f"{names}: {error}. These weights are {now}") from error
+        except Exception:  # of a user's function
+            self._restore()
+            raise
         if self.narrow:
             for claim, q in zip(self.claims, wholes, strict=True):
                 store_(claim, q)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +22,11 @@ from .held import Held
 from .landing import land_
 from .momenta import check_momenta
 from .together import with_parts
+
+RULES_DIFFER = (
+    "ranks were given different rules or options",
+    "Call constrain with the same model, rules and options on every rank",
+)
 
 
 @torch.no_grad()
@@ -71,17 +77,15 @@ def constrain(
         roles: name patterns and the roles of what they match, as in :func:`holonom.partition`.
         blocks: name patterns and how many matrices, or heads, are packed in what they match.
     """
-    for name, value, known in (
-        ("update", update, UPDATES), ("momentum", momentum, ("keep", "project")), ("decay", decay, (None, "drop"))
-    ):  # fmt: skip
-        if value not in known:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
-    options = {"update": update, "momentum": momentum, "decay": decay, "track": bool(track)}
     check_optimizer(optimizer)
-    labels, groups = labels_of(rules), ranks_of(optimizer)
+    groups = ranks_of(optimizer)
+    options = {"update": update, "momentum": momentum, "decay": decay, "track": bool(track)}
     claims: list[Claim] = []
+    labels: list[str] = []
     problem: Exception | None = None
     try:
+        _check_options(options)
+        labels = labels_of(rules)
         claims = claims_of(optimizer, model, rules, update, roles, blocks)
         _refuse_twice(optimizer, {id(claim.parameter): claim.name for claim in claims})
         refuse_decay(optimizer, claims, labels, decay)
@@ -91,7 +95,9 @@ def constrain(
             raise ValueError(f"update='angular' turns by the groups' lr, and {type(optimizer).__name__} has none")
     except Exception as error:
         problem = error
-    agree(problem, [f"'{c.name}' {described(c.parameter)} on {c.text}" for c in claims], groups, ConstraintError)
+    signature = [f"{name}={value!r}" for name, value in options.items()]
+    signature += [f"'{c.name}' {described(c.parameter)} on {c.text}" for c in claims]
+    agree(problem, signature, groups, ConstraintError, RULES_DIFFER)
     with full_precision():
         try:
             measured(claims)
@@ -104,6 +110,12 @@ def constrain(
     _warn_gathered(claims)
     warn_landed(landings)
     return held
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name, known in (("update", UPDATES), ("momentum", ("keep", "project")), ("decay", (None, "drop"))):
+        if options[name] not in known:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {options[name]!r}")
 
 
 def _warn_gathered(claims: list[Claim]) -> None:

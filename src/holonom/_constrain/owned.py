@@ -10,7 +10,7 @@ from torch import nn
 
 from .._step.integrate import Scalar
 from ..constraints.base import widened
-from ..errors import ConstraintError, ProjectionError
+from ..errors import ProjectionError
 from .buckets import bucketed
 from .claims import Claim
 from .exchange import exchange_of
@@ -61,7 +61,7 @@ class Owned:
                 self._whole[i].tensor.copy_(wholes[i][0])
             try:
                 bucket.finish(*rates(bucket))
-            except (ConstraintError, ProjectionError) as error:
+            except Exception as error:  # other ranks wait for the weights, whatever it is
                 problems.append(error)
                 failed |= dict.fromkeys(numbers, 1.0)
         shards, flags = self.exchange.scatter({i: own.tensor for i, own in self._whole.items()}, failed, qs[0])

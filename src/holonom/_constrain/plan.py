@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from .._sharding.collectives import reduced
 from .._step.integrate import Scalar
-from ..errors import ConstraintError, ProjectionError
+from ..errors import ProjectionError
 from .buckets import Bucket, Placed, bucketed
 from .claims import Claim
 from .exchange import alike
@@ -102,10 +102,10 @@ def _raises(claim: Claim) -> bool:
 
 
 def _finished(bucket: Bucket, lr: Scalar, dropped: Scalar) -> Exception | None:
-    """Move a bucket; the others must not be left where they are if it cannot be."""
+    """Move a bucket; the others must not be left where they are if it cannot be, nor other ranks wait."""
     try:
         bucket.finish(lr, dropped)
-    except (ConstraintError, ProjectionError) as error:
+    except Exception as error:
         return error
     return None
 

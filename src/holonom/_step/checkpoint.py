@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from .._lines import users_line
 from .._random import seeds
-from .._sharding.shards import is_sharded, local, whole
+from .._sharding.shards import is_sharded, local, piece_of, whole
 from .._sharding.state import replaced
 from ..constraints.base import MOMENTA, Constraint
 from ..errors import CheckpointError
@@ -75,6 +75,7 @@ class Checkpointed(Optimizer):
         loaded: dict[str, Any] = {}
         warning: list[str | None] = []
         before, landed = [dict(group) for group in self.param_groups], dict(self._landed)
+        states = {p: dict(own) for p, own in self.state.items()}
 
         def before_load(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
             saved = in_order_of(self.param_groups, self.state, saved)
@@ -83,7 +84,7 @@ class Checkpointed(Optimizer):
             return saved
 
         def after_load(_: Optimizer) -> None:
-            restore(self.param_groups, before, self.state, loaded)
+            restore(self.param_groups, before, self.state, states, loaded)
             for p, space in self._spaces.items():
                 if is_sharded(p) and p in self.state:
                     replaced(space, p, self.state[p])
@@ -205,9 +206,16 @@ def _differences(here: State, there: State) -> set[str]:
     return {k for k in names if k not in here or k not in there or here[k].shape != there[k].shape}
 
 
-def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: dict[Tensor, State], saved: Any) -> None:
+def restore(
+    groups: list[dict[str, Any]],
+    before: list[dict[str, Any]],
+    state: dict[Tensor, State],
+    states: dict[Tensor, State],
+    saved: Any,
+) -> None:
     """Put the saved tensors back in the dtype this optimizer keeps its state in; add what 0.1.0 did not write.
 
+    ``before`` and ``states`` are this optimizer's groups and state before it loaded anything.
     torch casts loaded state to the parameter's dtype, which would turn a half-precision model's
     float32 momenta and slack into half precision and break the constraint.
     """
@@ -221,7 +229,7 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
         to_parameters(group)
         for number, (p, index) in enumerate(zip(group["params"], other["params"], strict=True)):
             theirs = saved["state"].get(index, {})
-            state[p] = {k: _as_kept(v, p) for k, v in theirs.items()}
+            state[p] = {k: _as_kept(v, p, states[p].get(k)) for k, v in theirs.items()}
             state[p]["stream"] = torch.as_tensor(theirs["stream"]).cpu()
             if SUMS in theirs:
                 state[p][SUMS] = theirs[SUMS].to(p.device, torch.float64, copy=True)
@@ -232,9 +240,12 @@ def restore(groups: list[dict[str, Any]], before: list[dict[str, Any]], state: d
                     state[p]["clock"] = torch.full((), group["step"], dtype=torch.int64, device=p.device)
 
 
-def _as_kept(value: Any, p: Tensor) -> Any:
+def _as_kept(value: Any, p: Tensor, here: Any) -> Any:
+    """A saved value in the precision and on the device of this optimizer's; whole if it is placed in another way."""
     if not isinstance(value, Tensor):
         return value
+    if is_sharded(value) and not (isinstance(here, Tensor) and is_sharded(here) and piece_of(here) == piece_of(value)):
+        value = whole(value)
     return value.to(p.device, state_dtype(p) if value.is_floating_point() else value.dtype, copy=True)
 
 
