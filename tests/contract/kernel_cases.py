@@ -306,6 +306,21 @@ def check_that_a_word_may_be_assigned(device):
         torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
 
 
+def check_that_what_is_owed_is_read_at_every_step(device):
+    """After a change of lr at a skipped step the device alone knows it; with ABO it is no time of a kick only."""
+    for word in ("ABO", "BAOAB"):
+        ends = []
+        for fuse in (None, False):
+            params = parameters(device, (6, 4))
+            opt = Langevin(params, 0.4, scheme=word, seed=0, fuse=fuse)
+            step(opt, params, steps=2)
+            opt.param_groups[0]["lr"] = 0.1
+            step(opt, params, torch.nan)
+            step(opt, params, steps=4)
+            ends.append(params[0].detach())
+        torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
 def run_devices(devices, fuse, constraint, word):
     """Positions and state of a group on several devices: a bad gradient, none of the first, and none at all."""
     params = [p for device in devices for p in parameters(device, (6, 4))]
