@@ -232,8 +232,16 @@ def graph_pass(function: Callable[[Any], None], version: int) -> dict[str, Any]:
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton can be imported; torch's CUDA builds bring it along."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether there is a Triton that compiles our kernels, 3.3 or later; torch's CUDA builds bring it along.
+
+    That of torch 2.6 has no tuples of tensors.
+    """
+    if importlib.util.find_spec("triton") is None:
+        return False
+    import triton
+
+    major, minor, *_ = triton.__version__.split(".")
+    return (int(major), int(minor)) >= (3, 3)
 
 
 # ── hooks ────────────────────────────────────────────────────────────────────────────────────────

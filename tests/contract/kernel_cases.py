@@ -8,7 +8,9 @@ import itertools
 import sys
 import warnings
 import weakref
+from unittest import mock
 
+import pytest
 import torch
 from torch import nn
 
@@ -304,6 +306,50 @@ def check_that_a_word_may_be_assigned(device):
             step(opt, params, steps=2)
             ends.append(params[0].detach())
         torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+def check_that_what_is_owed_is_read_at_every_step(device):
+    """After a change of lr at a skipped step the device alone knows it; with ABO it is no time of a kick only."""
+    for word in ("ABO", "BAOAB"):
+        ends = []
+        for fuse in (None, False):
+            params = parameters(device, (6, 4))
+            opt = Langevin(params, 0.4, scheme=word, seed=0, fuse=fuse)
+            step(opt, params, steps=2)
+            opt.param_groups[0]["lr"] = 0.1
+            step(opt, params, torch.nan)
+            step(opt, params, steps=4)
+            ends.append(params[0].detach())
+        torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+def check_that_steps_read_no_table_of_a_capture(device):
+    """What is copied in a capture is there with the replay only; a first step has more to copy than it could."""
+    from holonom._backends.triton import hold, tables
+
+    params = parameters(device, (6, 4))
+    opt = Langevin(params, 0.1, temperature=1e-2, seed=0)
+    step(opt, params)
+    (bucket,) = opt._buckets()[0]
+    table, held = tables.table_of(bucket, 1), hold.Table(params)
+    elsewhere = run.Gradients([torch.ones_like(params[0])])
+    captured = {"is_capturing": lambda device: True}
+    with mock.patch.multiple(tables, **captured), mock.patch.multiple(hold, **captured):
+        table.read(elsewhere)
+        found = table.gradients, held.tensors(params, params), held.radii(2.0)
+        with pytest.raises(RuntimeError, match="parameter 0 cannot be captured"):
+            tables.table_of(bucket, 2)
+    table.read(run.Gradients(elsewhere))
+    after = table.gradients, held.tensors(params, params), held.radii(2.0)
+    assert all(x is not y and torch.equal(x, y) for x, y in zip(found, after, strict=True))
+    assert all(x is y for x, y in zip(after[1:], (held.tensors(params, params), held.radii(2.0)), strict=True))
+
+
+def check_that_tables_are_made_on_the_host(device):
+    from holonom._backends.triton import tables
+
+    with torch.device("meta"):  # stands for a default device that is a GPU
+        assert tables.pinned([1], torch.int64, torch.device(device)).device.type == "cpu"
 
 
 def run_devices(devices, fuse, constraint, word):

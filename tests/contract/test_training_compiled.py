@@ -301,6 +301,8 @@ def test_what_a_graph_must_be_captured_anew_for():
     before = constants()
     rate.mul_(0.5)
     assert not graphs._same(before, constants())
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1, device="meta")  # one on a device is read there
+    assert graphs._same(constants(), constants())
 
 
 def test_a_graph_owes_at_its_own_rate(monkeypatch):

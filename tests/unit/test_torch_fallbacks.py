@@ -2,6 +2,8 @@
 
 import builtins
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 import torch
@@ -120,6 +122,16 @@ def test_compile_errors_of_older_releases(monkeypatch):
     old = _torch.compile_errors.__wrapped__()
     assert {error.__name__ for error in old} >= {"BackendCompilerFailed", "Unsupported"}
     assert not {error.__name__ for error in old} & {"InductorError", "CppCompileError"}
+
+
+@pytest.mark.parametrize(
+    ("release", "compiles"), [("3.2.0", False), ("3.3.1", True), ("3.10.0+git1", True), ("4.0.0", True)]
+)
+def test_which_triton_compiles_the_kernels(monkeypatch, release, compiles):
+    module = ModuleType("triton")
+    module.__version__, module.__spec__ = release, ModuleSpec("triton", None)
+    monkeypatch.setitem(sys.modules, "triton", module)
+    assert _torch.has_triton.__wrapped__() == compiles
 
 
 def test_step_hooks_are_found():

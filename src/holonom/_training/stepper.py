@@ -193,7 +193,7 @@ class Stepper:
         groups = self.optimizer.param_groups
         values = [v for group in groups for name, v in group.items() if name not in changing]
         recorded = [self.optimizer.state.get(p, {}).get(SUMS) for g in groups for p in g["params"]]
-        return [plain(v) if isinstance(v, Tensor) else v for v in values] + recorded + self._bound_to
+        return [_constant(v) for v in values] + recorded + self._bound_to
 
     def _addresses(self) -> list[Any]:
         """Where parameters and the optimizer's state are."""
@@ -205,6 +205,14 @@ class Stepper:
     def _count(self, steps: int) -> None:
         if isinstance(self.optimizer, (Langevin, DueOptimizer)):
             self.optimizer.count_replays(steps)
+
+
+def _constant(value: Any) -> Any:
+    """One number that the host has as a float; any other tensor itself."""
+    if not isinstance(value, Tensor):
+        return value
+    found = plain(value)
+    return value if isinstance(found, Tensor) and not found.ndim else found  # plain() gives a new view every time
 
 
 def _differentiate(loss: Loss, stepper: Stepper, row: Tensor, memory: dict[str, Tensor]) -> None:

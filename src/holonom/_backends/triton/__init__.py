@@ -116,6 +116,8 @@ class Triton(Eager):
 
     def run(self, ops: Sequence[Ready], noise: Any, polish: bool | None) -> None:
         self.energies: list[Tensor] = []
+        if any(isinstance(x, Tensor) for op in ops for x in op.numbers):  # computed of what this step owes
+            self.launches.lasting = False
         letters, normals = codes(tuple([(op.letter, op.draw is not None) for op in ops]))
         for bucket, table in zip(self.buckets, self.tables, strict=True):
             with torch.cuda.device_of(table.tensors):  # type: ignore[no-untyped-call] # launched where parameters are

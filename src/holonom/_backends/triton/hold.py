@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from .tables import upload
+from .tables import is_capturing, keep_for_replays, upload
 
 SMALLEST, LARGEST = 256, 4096  # entries of a chunk
 UPDATES = {"plain": 0, "tangent": 1, "angular": 2}
@@ -152,16 +152,25 @@ class Table:
         """The addresses of new and old tensors."""
         before = [x.data_ptr() for x in old] or [0] * len(new)
         addresses = list(zip(map(Tensor.data_ptr, new), before, strict=True))
-        if addresses != self._addresses:
-            self._addresses, self._tensors = addresses, upload(addresses, torch.int64, new[0].device)
-        return self._tensors
+        if addresses == self._addresses:
+            return self._tensors
+        found = upload(addresses, torch.int64, new[0].device)
+        if not is_capturing(new[0].device):  # a captured copy runs with the replay only
+            self._addresses, self._tensors = addresses, found
+        return found
 
     def radii(self, radius: float | Tensor) -> Tensor:
         """One radius, or one a block; made again when it is another object."""
-        if radius is not self._radius:
-            made = radius if isinstance(radius, Tensor) else torch.tensor([radius])
-            self._radius, self._radii = radius, made.to(self.sums.device, torch.float32).contiguous()
-        return self._radii
+        if radius is self._radius:
+            return self._radii
+        device = self.sums.device
+        if isinstance(radius, Tensor):
+            found = radius.to(device, torch.float32).contiguous()
+        else:
+            found = upload([radius], torch.float32, device)
+        if not is_capturing(device):
+            self._radius, self._radii = radius, found
+        return found
 
 
 def hold_(
@@ -180,6 +189,8 @@ def hold_(
     drops = dropped != 0
     plain = update == "plain" and not drops
     tensors, radii = table.tensors(new, old), table.radii(radius)
+    if is_capturing(new[0].device):
+        keep_for_replays(table, tensors, radii)
     with torch.cuda.device_of(table.sums):  # type: ignore[no-untyped-call]
         chunks, blocks = (len(table.chunks),), (len(table.blocks),)
         options = {"SIZE": table.size, "PLAIN": plain, "num_warps": 4 if table.size < LARGEST else 8}

@@ -18,6 +18,11 @@ LANES = (32, 64, 256, 1024, 4096)
 
 
 @triton.jit
+def add_pairs(a, b, x, y):
+    return a + x, b + y
+
+
+@triton.jit
 def add_triples(a, b, c, x, y, z):
     return a + x, b + y, c + z
 
@@ -142,27 +147,34 @@ def step_rows(
                 f2 += decay * q2
                 f3 += decay * q3
         if TAKE_UP:  # holonom.constraints.Sphere.adopt_: a row that was written from outside
-            squares = tl.sum(dot(q0, q1, q2, q3, q0, q1, q2, q3))
-            differs = not (tl.abs((squares + s * s) / (r * r) - 1) <= 3.814697265625e-06 + 4 * rounding)
-            if differs:
-                scale = tl.where(squares > 0, r / tl.sqrt(squares), 1.0)
-                if SLACK:
-                    inside = (r * limit) * (r * limit)
-                    at_rim = r * r - squares <= 9.5367431640625e-07 * r * r
-                    scale = tl.where(at_rim, tl.sqrt(inside / squares), 1.0)
-                    squares = tl.where(at_rim, inside, squares)
-                    s = tl.where(s < 0, -tl.sqrt(r * r - squares), tl.sqrt(r * r - squares))
-                q0 *= scale
-                q1 *= scale
-                q2 *= scale
-                q3 *= scale
-                if MOMENTUM:
-                    along = (tl.sum(dot(q0, q1, q2, q3, p0, p1, p2, p3)) + s * t) / (r * r)
-                    p0 -= along * q0
-                    p1 -= along * q1
-                    p2 -= along * q2
-                    p3 -= along * q3
-                    t -= along * s
+            if MOMENTUM:
+                squares, along = tl.reduce(
+                    (dot(q0, q1, q2, q3, q0, q1, q2, q3), dot(q0, q1, q2, q3, p0, p1, p2, p3)), 0, add_pairs
+                )
+            else:
+                squares = tl.sum(dot(q0, q1, q2, q3, q0, q1, q2, q3))
+            # No branch: Triton 3.3 and 3.4 crash on one in a loop.
+            agrees = tl.abs((squares + s * s) / (r * r) - 1) <= 3.814697265625e-06 + 4 * rounding
+            scale = tl.where(squares > 0, r / tl.sqrt(squares), 1.0)
+            if SLACK:
+                inside = (r * limit) * (r * limit)
+                at_rim = r * r - squares <= 9.5367431640625e-07 * r * r
+                scale = tl.where(at_rim, tl.sqrt(inside / squares), 1.0)
+                squares = tl.where(at_rim, inside, squares)
+                root = tl.sqrt(r * r - squares)
+                s = tl.where(agrees, s, tl.where(s < 0, -root, root))
+            scale = tl.where(agrees, 1.0, scale)
+            q0 *= scale
+            q1 *= scale
+            q2 *= scale
+            q3 *= scale
+            if MOMENTUM:
+                along = tl.where(agrees, 0.0, (scale * along + s * t) / (r * r))
+                p0 -= along * q0
+                p1 -= along * q1
+                p2 -= along * q2
+                p3 -= along * q3
+                t -= along * s
         for i in tl.static_range(LENGTH):
             a = tl.load(numbers + 2 * i * numbers_stride + column)
             b = tl.load(numbers + (2 * i + 1) * numbers_stride + column)

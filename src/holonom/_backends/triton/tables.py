@@ -65,7 +65,7 @@ class Table:
         if isinstance(bucket.space, Sphere):
             lengths = [bucket.space.view(p.detach()).shape[-1] for p in bucket.params]
         else:  # there a length means only which stretches have channels last
-            lengths = [p[0].numel() if p.ndim > 2 else p.numel() for p in bucket.params]
+            lengths = [p.shape[1:].numel() if p.ndim > 2 else p.numel() for p in bucket.params]
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
@@ -215,6 +215,12 @@ class Table:
 def table_of(bucket: Bucket, replicas: int) -> Table:
     key = ("table", replicas)
     if key not in bucket.kept:
+        if is_capturing(bucket.device):
+            raise RuntimeError(
+                f"the first step of {', '.join(bucket.names[:3])}{', …' * (len(bucket.names) > 3)} cannot be captured: "
+                f"it makes tables of where these tensors are. Take a step before torch.cuda.graph(), from gradients of "
+                f"the same parameters"
+            )
         bucket.kept[key] = Table(bucket, replicas)
     table: Table = bucket.kept[key]
     return table
@@ -248,24 +254,23 @@ def row_major(x: Tensor) -> tuple[int, ...]:
 def upload(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor on the device, for which the host does not wait."""
     host = pinned(values, dtype, device)
-    found = host.to(device, non_blocking=True)
-    if is_capturing(device):
-        keep_for_replays(host, found)
-    return found
+    if is_capturing(device):  # what it is copied to is the graph's, as all that a capture allocates
+        keep_for_replays(host)
+    return host.to(device, non_blocking=True)
 
 
 def pinned(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor on the host, in memory that the device copies from by itself."""
-    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+    return torch.tensor(values, dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
 
 
 def is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def keep_for_replays(*found: Tensor | Table) -> None:
+def keep_for_replays(*found: object) -> None:
     CAPTURED.update({id(x): x for x in found})
 
 
-CAPTURED: dict[int, Tensor | Table] = {}
+CAPTURED: dict[int, object] = {}
 """Tables that captured graphs read, and pinned memory that replays copy from. They are small, captures are few."""
