@@ -41,6 +41,9 @@ class Shuffled:
         self.points = inputs.shape[1 if own_data else 0]
         if targets.shape[: 2 if own_data else 1] != inputs.shape[: 2 if own_data else 1]:
             raise EnsembleError(f"{tuple(inputs.shape)} inputs and {tuple(targets.shape)} targets do not match")
+        if not isinstance(seeds, Tensor) or seeds.dtype != torch.int64:
+            kind = seeds.dtype if isinstance(seeds, Tensor) else type(seeds).__name__
+            raise EnsembleError(f"seeds are ensemble.seeds, or one int64 (torch.tensor(0)), got {kind}")
         if own_data and seeds.shape != inputs.shape[:1]:
             raise EnsembleError(f"data for {len(inputs)} replicas, seeds of shape {tuple(seeds.shape)}")
         if not 1 <= size <= self.points:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ._lines import users_line
+from ._numbers import as_whole
 from ._random.seeds import checked, fresh_seed, refuse_ranks
 from .optimizer import Langevin
 
@@ -80,6 +81,14 @@ class TemperatureSchedule:
     def __init__(self, optimizer: Langevin, factor: Factor) -> None:
         if not callable(factor):
             raise TypeError(f"factor is a function of the step, such as annealing(steps=1000), got {factor!r}")
+        _refuse_without_temperature("TemperatureSchedule", optimizer)
+        if all(type(group["temperature"]) in (int, float) and not group["temperature"]
+               for group in optimizer.param_groups):  # fmt: skip
+            warnings.warn(
+                "TemperatureSchedule multiplies the temperatures of the groups, which are all 0, so that nothing "
+                "changes: give the optimizer the temperature at factor 1",
+                stacklevel=users_line(),
+            )
         self.optimizer = optimizer
         self.factor = factor
         self.base: list[Any] = []
@@ -126,6 +135,13 @@ class TemperatureSchedule:
         self._set(state["count"])
 
 
+def _refuse_without_temperature(user: str, optimizer: Any, needed: str = "param_groups") -> None:
+    """Other optimizers would never read what is written into their groups. Wrappers of a trainer's are let through."""
+    groups = getattr(optimizer, "param_groups", [{}])
+    if not hasattr(optimizer, needed) or not all("temperature" in group for group in groups):
+        raise TypeError(f"{user} sets the temperature of a holonom.Langevin optimizer, got {type(optimizer).__name__}")
+
+
 def _copied(x: Any) -> Any:
     return x.clone() if isinstance(x, Tensor) else x
 
@@ -161,8 +177,9 @@ class SimulatedTempering:
         temperatures = [float(t) for t in ladder]
         if len(temperatures) < 2 or any(not 0 < a < b for a, b in pairwise(temperatures)):
             raise ValueError(f"the ladder must hold at least two positive, rising temperatures, got {list(ladder)}")
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}")
+        _refuse_without_temperature("SimulatedTempering", optimizer, "scale_momenta_")
+        if as_whole(every) is None or every < 1:
+            raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
         if seed is None:
             refuse_ranks("SimulatedTempering")
         self.optimizer = optimizer

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ._files import load, save
+from ._numbers import as_whole
 from ._training.stepper import Compiled, Stepper
 from ._training.threads import few_threads
 from .batches import Batches
@@ -57,7 +58,7 @@ def train(
     *,
     evaluate: Evaluate,
     evaluations: int = 40,
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
     checkpoint_every: int | None = None,
     after_epoch: Callable[[int], None] | None = None,
     compiled: Compiled | None = None,
@@ -78,6 +79,13 @@ def train(
             decides by the work ahead.
         progress: called with (step, steps, history so far).
     """
+    if not isinstance(ensemble, Ensemble):
+        raise TypeError(
+            f"train() trains an Ensemble, got {type(ensemble).__name__}: Ensemble(make_model, replicas=1) holds one "
+            f"model, and Ensemble.from_models([model]) one that exists already"
+        )
+    steps, evaluations = _whole("steps", steps, 0), _whole("evaluations", evaluations, 1)
+    checkpoint = None if checkpoint is None else Path(checkpoint)
     if compiled is None:
         compiled = worth_compiling(ensemble, steps)
     history = History()
@@ -135,10 +143,23 @@ def _look(ensemble: Ensemble, evaluate: Evaluate, threads: int) -> dict[str, Ten
     ensemble.eval()
     torch.set_num_threads(threads)
     try:
-        return evaluate(ensemble)
+        found = evaluate(ensemble)
     finally:
         torch.set_num_threads(before)
         ensemble.train(training)
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise TypeError(
+            f"evaluate(ensemble) must return a dict of tensors, one metric a replica, such as "
+            f"{{'loss': ensemble.losses(loss, x, y)}}; got {found!r}"
+        )
+    return found
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    number = as_whole(int(value) if isinstance(value, float) and value.is_integer() else value)
+    if number is None or number < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return number
 
 
 def _save(path: Path, ensemble: Ensemble, optimizer: Optimizer, history: History, step: int, steps: int) -> None:

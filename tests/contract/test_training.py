@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from holonom import CheckpointError, Ensemble, Langevin, presets
+from holonom import CheckpointError, Ensemble, EnsembleError, Langevin, presets
 from holonom.batches import Shuffled, Windows
 from holonom.models import mlp
 from holonom.training import train
@@ -220,3 +220,37 @@ def test_windows_serve_a_text_and_what_follows():
 def test_what_is_to_be_compiled_must_be_known():
     with pytest.raises(ValueError, match=r"compiled must be True, False or \"gradients\", got 'gradient'"):
         run("sgd", compiled="gradient")
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ({"evaluations": 0}, ValueError, "evaluations must be a whole number of at least 1, got 0"),  # would not train
+        ({"steps": 2.5}, ValueError, "steps must be a whole number of at least 0, got 2.5"),
+        ({"steps": -1}, ValueError, "steps must be a whole number"),
+        ({"ensemble": nn.Linear(2, 1)}, TypeError, r"trains an Ensemble, got Linear.*from_models\(\[model\]\)"),
+        ({"evaluate": lambda e: None}, TypeError, "evaluate.* must return a dict of tensors.*got None"),
+        ({"evaluate": lambda e: {"loss": 1.0}}, TypeError, "must return a dict of tensors"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_the_first_step(changed, error, said):
+    ensemble, optimizer, batches, _ = setting("sgd", network=make_tiny)
+    before = ensemble.weight.detach().clone()
+    options = {"ensemble": ensemble, "steps": 4, "evaluate": lambda e: {}, "compiled": False, **changed}
+    with pytest.raises(error, match=said):
+        train(optimizer=optimizer, loss=loss, batches=batches, **options)
+    assert torch.equal(ensemble.weight, before)
+
+
+def test_seeds_of_batches_are_whole_numbers():
+    x, y = torch.zeros(4, 2), torch.zeros(4)
+    for seeds in (0, torch.tensor([1.0])):
+        with pytest.raises(EnsembleError, match=r"seeds are ensemble\.seeds, or one int64"):
+            Shuffled(x, y, 2, seeds)
+
+
+def test_a_checkpoint_may_be_named_by_text(tmp_path):
+    ensemble, optimizer, batches, _ = setting("sgd", network=make_tiny)
+    path = str(tmp_path / "run.pt")
+    train(ensemble, optimizer, loss, batches, 2, evaluate=lambda e: {}, compiled=False, checkpoint=path)
+    assert (tmp_path / "run.pt").exists()

@@ -343,6 +343,17 @@ def test_check_finds_weights_that_others_moved():
     held.check()
 
 
+def test_check_names_weights_that_are_no_numbers():
+    model = network()
+    held = holonom.constrain(adamw(model), model, RULE)
+    train(model, held.optimizer)
+    for p in model.parameters():
+        p.grad.fill_(float("nan"))
+    held.optimizer.step()
+    with pytest.raises(ProjectionError, match="weights & hidden hold NaN or infinity: load good ones"):
+        held.check()
+
+
 def test_check_looks_through_wrappers():
     class Wrapper:
         def __init__(self, optimizer):

@@ -114,6 +114,21 @@ def test_bad_input():
         presets.normalised(model)
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_rates_that_are_none_are_refused(name):
+    """torch's optimizers look at their defaults only, not at what groups have."""
+    model = language()
+    for options, error in (
+        ({"lr": -0.1}, ValueError), ({"lr": float("nan")}, ValueError), ({"lr": "0.1"}, TypeError),
+        ({"weight_decay": -0.1}, ValueError),
+    ):  # fmt: skip
+        with pytest.raises(error, match=f"{next(iter(options))} must be"):
+            PRESETS[name](model, **options)
+    if name != "normalised":
+        with pytest.raises(ValueError, match="free_lr must be finite and at least 0, got -1"):
+            PRESETS[name](model, free_lr=-1)
+
+
 def test_an_old_torch_is_named(monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(RuntimeError, match=r"has no Muon: update torch to 2\.9"):

@@ -111,6 +111,8 @@ def test_options_that_contradict_each_other(make, said):
     [
         (LevelSet(total, inequalities=lambda w: w @ torch.ones(7)), "inequalities could not be evaluated"),
         (LevelSet(lambda w: 1.0), "It must return a tensor"),
+        (LevelSet(lambda w: w.sum() > 0), r"it returned torch\.bool\. It must return a tensor of real numbers"),
+        (LevelSet(lambda w: w.sum() * 1j), r"it returned torch\.complex64"),
         (LevelSet(total, inequalities=lambda w: w.sum() - 0.5), "rank-deficient"),
         (LevelSet(total, inequalities=lambda w: 0.5 - w), "no nearest point .*inequalities=.* see that there is one"),
         (LevelSet(lambda w: torch.stack([w.sum() - 1] * 5), inequalities=below_zero), "5 constraints on 4 parameters"),

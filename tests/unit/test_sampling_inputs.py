@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from holonom import Ensemble
 from holonom.constraints import LevelSet
 from holonom.errors import ConstraintError
 from holonom.sampling import learning_coefficient, load, sample
@@ -130,6 +131,40 @@ def test_models_and_losses_that_are_none():
         learning_coefficient(lambda x: x, nn.MSELoss(), (X, Y), restoring=1.0, steps=10)
     with pytest.raises(TypeError, match=r"loss must be a function, such as nn\.CrossEntropyLoss"):
         sample(Whole(), "mse", (X, Y), steps=10)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        (lambda model: Ensemble(Whole, 2), "give one model, not an Ensemble"),
+        (lambda model: torch.compile(model, backend="eager"), r"inside torch\.compile it cannot: give the model"),
+        (nn.DataParallel, "inside DataParallel it cannot"),
+    ],
+)
+def test_models_that_are_wrapped_are_refused(wrap, said):
+    with pytest.raises(TypeError, match=said):
+        run(wrap(Whole()), (X, Y))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prior": 1.0}, "unknown option 'prior' of local sampling: it follows from at and restoring"),
+        ({"burnin": 5}, "unknown option 'burnin' of local sampling: there are batch_size, burn_in"),
+        ({"restoring": None}, "restoring must be a number, got None"),
+        ({"beta": "1"}, "beta must be a number, got '1'"),
+    ],
+)
+def test_options_of_local_sampling_that_are_none(options, said):
+    with pytest.raises(TypeError, match=said):
+        learning_coefficient(Whole(), nn.MSELoss(), (X, Y), **{"restoring": 1.0, "steps": 10, **options})
+
+
+def test_predictions_need_whole_numbers():
+    posterior = run(Whole(), (X, Y))
+    for options in ({"every": 0}, {"every": 1.5}, {"batch_size": 0}, {"batch_size": -1}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must be a whole number of at least 1"):
+            posterior.predict(X, **options)
 
 
 def test_a_model_may_return_more_than_a_tensor():

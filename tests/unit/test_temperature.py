@@ -107,6 +107,20 @@ def test_bad_schedules() -> None:
         TemperatureSchedule(optimizer(), lambda step: -1.0)
     with pytest.raises(ValueError, match="rising temperatures"):
         SimulatedTempering(optimizer(), [1.0, 0.5])
+    with pytest.raises(ValueError, match=r"every must be a whole number of at least 1, got 2\.5"):
+        SimulatedTempering(optimizer(), [1.0, 2.0], every=2.5)  # type: ignore[arg-type]
+
+
+def test_what_has_no_temperature_is_refused_and_zero_warned_about() -> None:
+    sgd = torch.optim.SGD([nn.Parameter(torch.zeros(2))], 0.1)
+    with pytest.raises(TypeError, match=r"TemperatureSchedule sets the temperature of a holonom\.Langevin.*got SGD"):
+        TemperatureSchedule(sgd, annealing(10))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="SimulatedTempering sets the temperature"):
+        SimulatedTempering(sgd, [1.0, 2.0])  # type: ignore[arg-type]
+    assert "temperature" not in sgd.param_groups[0]
+    with pytest.warns(UserWarning, match="which are all 0, so that nothing changes") as caught:
+        TemperatureSchedule(Langevin([nn.Parameter(torch.zeros(2))]), annealing(10))
+    assert caught[0].filename == __file__
 
 
 def test_simulated_tempering_visits_both_wells_and_resumes() -> None:
@@ -162,7 +176,7 @@ def test_tempering_stays_where_it_is_for_a_loss_that_is_no_number() -> None:
     snapshot = tempering.state_dict()
     assert not any(tempering.step(float("nan")) for _ in range(50))
     assert snapshot["visits"] == [0, 0], "a snapshot does not change"
-    with pytest.raises(ValueError, match="every must be at least 1"):
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1"):
         SimulatedTempering(optimizer, [0.1, 0.2], every=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -174,6 +175,11 @@ class Held:
         for label, residual in self.residuals().items():
             own = [c for c in self._claims if self.rules[c.rule] == label]
             allowed = max(_allowed(c) for c in own)
+            if math.isnan(residual):
+                raise ProjectionError(
+                    f"weights under the rule {label} hold NaN or infinity: load good ones, and lower lr or clip "
+                    f"gradients"
+                )
             if not residual <= allowed:
                 raise ProjectionError(
                     f"weights under the rule {label} violate {own[0].text} by {residual:.2g}: something else than "

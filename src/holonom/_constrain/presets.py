@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from .._partition.methods import ORTHOGONAL, trained
@@ -47,6 +48,7 @@ def adamh(
         weight_decay: of the free parameters.
         options: AdamW's.
     """
+    _check_rates(lr=lr, free_lr=free_lr, weight_decay=weight_decay)
     held, free = split(model, layers, ORTHOGONAL, roles, blocks)
     groups = [{"params": held, "lr": lr, "weight_decay": 0.0}]
     groups += [{"params": free, "lr": free_lr, "weight_decay": weight_decay}] if free else []
@@ -72,6 +74,7 @@ def muonh(
     Kernels, which Muon does not take, are AdamW's, on their spheres as well. ``adamw`` are options of AdamW, all
     others are Muon's. The result is :func:`holonom.together` of both.
     """
+    _check_rates(lr=lr, free_lr=free_lr, weight_decay=weight_decay)
     held, free = split(model, layers, ORTHOGONAL, roles, blocks)
     matrices = [(name, p) for name, p in held if p.ndim == 2]
     kernels = [(name, p) for name, p in held if p.ndim != 2]
@@ -101,12 +104,22 @@ def normalised(
     ``weight_decay`` is that of norms, biases and positions, which are free. ``layers``, a selector, restricts it: a row
     that is zero, as that of a ``padding_idx``, has no norm to keep. ``opt.held`` is the handle.
     """
+    _check_rates(lr=lr, weight_decay=weight_decay)
     held, free = split(model, layers, {"all": SPREAD}, roles, blocks)
     groups = [{"params": held, "weight_decay": 0.0}]
     groups += [{"params": free, "weight_decay": weight_decay}] if free else []
     opt = AdamW(groups, lr, **options)
     _hold(opt, model, held, Sphere("initial", per="row", factor=factor), update, roles, blocks)
     return opt
+
+
+def _check_rates(**rates: Any) -> None:
+    """torch's optimizers check their defaults only, not what groups have."""
+    for name, rate in rates.items():
+        if isinstance(rate, bool) or not isinstance(rate, (int, float, Tensor)):
+            raise TypeError(f"{name} must be a number, got {rate!r}")
+        if not isinstance(rate, Tensor) and not 0 <= rate < math.inf:
+            raise ValueError(f"{name} must be finite and at least 0, got {rate}")
 
 
 Named = list[tuple[str, nn.Parameter]]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._lines import users_line
-from ..ensemble import Loss
+from ..ensemble import Ensemble, Loss
 from .inputs import Inputs, call, each, rows
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -23,6 +23,11 @@ def check_model(model: nn.Module) -> None:
     """The likelihood must be a function of the weights and of one example."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    if isinstance(model, Ensemble):
+        raise TypeError("sample() makes its chains itself: give one model, not an Ensemble, and chains=…")
+    if hasattr(model, "_orig_mod") or isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        wrapper = "torch.compile" if hasattr(model, "_orig_mod") else type(model).__name__
+        raise TypeError(f"sample() runs all chains as one program, inside {wrapper} it cannot: give the model it wraps")
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("the model has no parameter with requires_grad=True, so there is nothing to sample")
     for name, module in model.named_modules():

@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from .request import Request
 from .sample import run
 
 State = Mapping[str, Tensor]
+
+_OPTIONS = {field.name for field in fields(Request)} - {"model", "loss", "data", "num_data", "prior", "init"}
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,13 @@ def _request(
     num_data: float | None,
     **options: Any,
 ) -> Request:
+    if wrong := sorted(set(options) - _OPTIONS):
+        known = ", ".join(sorted(_OPTIONS - {"steps", "kernel", "keep_weights"}))
+        hint = "it follows from at and restoring" if wrong[0] in ("prior", "init") else f"there are {known}"
+        raise TypeError(f"unknown option {wrong[0]!r} of local sampling: {hint}")
+    for name, value in (("restoring", restoring), ("beta", beta)):
+        if isinstance(value, (bool, str)) or not (hasattr(value, "__float__") or (value is None and name == "beta")):
+            raise TypeError(f"{name} must be a number, got {value!r}")
     if not (restoring > 0 and math.isfinite(restoring)):
         raise ValueError(f"restoring (γ) must be positive and finite, got {restoring}: without it the law is not local")
     n = float(count(checked(data)[0]) if num_data is None else num_data)

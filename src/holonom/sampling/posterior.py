@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from .._numbers import as_whole
 from ..recorder import Recorder, Verdict
 from .inputs import Inputs, call, moved, split
 
@@ -88,6 +89,8 @@ class Posterior:
         """
         if probabilities is not None and probabilities not in _PROBABILITIES:
             raise ValueError(f"probabilities must be 'softmax', 'sigmoid' or None, got {probabilities!r}")
+        if batch_size is not None and (as_whole(batch_size) is None or batch_size < 1):
+            raise ValueError(f"batch_size must be a whole number of at least 1, or None, got {batch_size!r}")
         parts = [self._predict(part, probabilities, every) for part in split(x, batch_size)]
         mean, variance = (torch.cat([part[i] for part in parts]) for i in (0, 1))
         return Prediction(mean, variance, torch.cat([part[2] for part in parts]) if probabilities else None)
@@ -115,6 +118,8 @@ class Posterior:
         """(chains, examples, …), draw after draw."""
         if not len(self):
             raise ValueError("no draw was kept: raise steps, or lower burn_in or thin")
+        if as_whole(every) is None or every < 1:
+            raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
         own = dict(self.model.named_parameters())
         x = moved(x, next(iter(own.values())).device)
         for draw in range(0, len(self), every):

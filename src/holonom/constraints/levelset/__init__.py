@@ -143,16 +143,17 @@ class LevelSet(Constraint):
     def _try(self, function: Function, called: str, block: Tensor, name: str) -> None:
         given = block.clone()
         try:
-            m = self._call(function, given).numel()
+            value = self._call(function, given)
+            m = value.numel()
             vmap(lambda x: self._call(function, x))(given[None])  # blocks are taken together
-            if not m:
-                raise ValueError("it returned no constraint")
+            if not m or not value.is_floating_point():
+                raise ValueError(f"it returned {value.dtype}" if m else "it returned no constraint")
             if not torch.equal(given.nan_to_num(), block.nan_to_num()):
                 raise ValueError("it writes into its argument; let it return a new tensor")
         except Exception as error:
             shape = tuple(block.shape) if self._shapes is None else ", ".join(str(tuple(s)) for s in self._shapes)
             several = isinstance(error, TypeError) and "positional argument" in str(error)
-            wanted = "must return a tensor, made by operations that torch.func.vmap maps"
+            wanted = "must return a tensor of real numbers, made by operations that torch.func.vmap maps"
             if several:
                 wanted = "takes every tensor of its group, in order, with joint=True, and one tensor without"
             raise ConstraintError(
