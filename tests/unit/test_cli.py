@@ -282,7 +282,7 @@ def test_refusals_come_before_anything_runs(capsys, tmp_path, monkeypatch):
     assert "fig0: it does not run in pieces" in refused(capsys, "reproduce", "fig0", "--piece", "1/2", *out)
     assert "K from 1 to N" in refused(capsys, "reproduce", "fig0", "--piece", "3/2", *out)
     assert "ID" in refused(capsys, "reproduce")
-    assert "COMMAND" in refused(capsys)
+    assert "watch a network learn" in refused(capsys)  # the help
     monkeypatch.setattr("holonom.experiments.ranks.size", lambda: 3)
     assert "2 replicas cannot be split over 3" in refused(capsys, "reproduce", "fig0", "--scale", "smoke", *out)
     assert not (tmp_path / "out").exists()
