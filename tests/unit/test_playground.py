@@ -261,6 +261,9 @@ def test_painted_points_are_taken_up_while_the_run_goes() -> None:
     points = [[0.1 * i, -0.1 * i, float(i % 2)] for i in range(8)]
     run = begin({"method": "adam"}, data="painted", painted=points[:1])
     assert not run.going
+    assert change(run, batch=3)
+    assert change(run, **{"arms.0.lr": 0.01})
+    assert run.again().settings.batch == 3
     assert not change(run, painted=points[:3])
     run = begin({"method": "adam"}, data="painted", painted=points[:5])
     advance(run, 3)

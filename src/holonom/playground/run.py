@@ -113,7 +113,8 @@ class Run:
         if change.arm is not None:
             self.arms[change.arm].change(change.name, change.value)
         elif change.name == "batch":
-            self._make_batches()
+            if self.has_data:
+                self._make_batches()
         else:
             self._take_data(self.settings)
 
