@@ -226,6 +226,16 @@ def test_there_are_temperatures_after_every_step() -> None:
         assert len(run.arms[0].temperatures()) == 3, run.step
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_an_optimizer_finds_between_steps_is_noted() -> None:
+    run = begin({"method": "adl"})
+    advance(run, 2)
+    assert change(run, **{"arms.0.lr": 1.4})
+    advance(run, 2)
+    frames.measure(run, 0)
+    assert "thermostat_time is 4, less than 5 steps of lr = 1.4" in run.notes[0][0]
+
+
 def test_an_arm_whose_loss_is_not_finite_stops_and_the_other_goes_on() -> None:
     run = begin({"method": "sgd"}, {"method": "baoab"})
     with torch.no_grad():
