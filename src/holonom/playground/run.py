@@ -46,7 +46,7 @@ def changes_between(old: Settings, new: Settings, step: int) -> list[Change] | N
         found.append(Change(step, None, "batch", new.batch))
     for number, (before, after) in enumerate(zip(old.arms, new.arms, strict=True)):
         for name, value in after.values.items():
-            if value != before.values[name]:
+            if value != before.values[name] and name not in methods.unused(after.method, after.values):
                 if not ARM_CONTROLS[name].live:
                     return None
                 found.append(Change(step, number, name, value))
