@@ -113,7 +113,7 @@ def test_nothing_is_judged_at_smoke_scale(capsys, tmp_path):
     assert [claim["verdict"] for claim in claims] == [UNJUDGED] * 2
     printed = capsys.readouterr().out
     assert "holds" not in printed
-    assert "2 not judged" in printed
+    assert "2 not judged, because the scale is smoke" in printed
 
 
 def test_results_are_not_overwritten_unasked(capsys, tmp_path):
