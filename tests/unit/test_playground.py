@@ -21,7 +21,7 @@ from holonom import presets
 from holonom.playground import diagnostics, frames, recipe
 from holonom.playground.engine import Engine
 from holonom.playground.hub import Hub
-from holonom.playground.methods import METHODS, places
+from holonom.playground.methods import METHODS, places, unused
 from holonom.playground.presets import DEFAULT, PRESETS
 from holonom.playground.run import NUMBERS, Run
 from holonom.playground.script import fragment, script, table
@@ -137,7 +137,8 @@ def test_every_setting_of_every_method_acts_at_once(method: str, replicas: int) 
     given = {name: 0.9 * value if isinstance(value, float) and value else 0.02 for name, value in live.items()}
     assert change(run, arms=[{"method": method, **given}])
     assert run.arms[0] is before
-    assert {one.name: one.value for one in run.changes} == given
+    acting = given.keys() - unused(method, METHODS[method].settings)  # "word" has no radii where weights are free
+    assert {one.name: one.value for one in run.changes} == {name: given[name] for name in acting}
     for name, found in places(method).items():
         for key, groups in found:
             assert [group[key] for group in before.optimizer.param_groups[groups]] == [
@@ -213,6 +214,9 @@ def test_what_needs_a_new_run() -> None:
     assert not change(run, arms=[{"method": "adam"}, {"method": "word"}])
     assert not change(run, arms=[{"method": "sgd"}, {"method": "word", "scheme": "OBA"}])
     assert run.changes == []
+    assert change(run, **{"arms.1.radius": 0.3})  # which free weights do not have
+    assert run.changes == []
+    assert run.again().settings.arms[1].values["radius"] == 0.3
     assert change(run, batch=5)
     assert run.batches.size == 5
     assert run.again(width=7).settings == replace(run.settings, width=7)
@@ -224,6 +228,16 @@ def test_there_are_temperatures_after_every_step() -> None:
     for _ in range(70):
         run.advance()
         assert len(run.arms[0].temperatures()) == 3, run.step
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_an_optimizer_finds_between_steps_is_noted() -> None:
+    run = begin({"method": "adl"})
+    advance(run, 2)
+    assert change(run, **{"arms.0.lr": 1.4})
+    advance(run, 2)
+    frames.measure(run, 0)
+    assert "thermostat_time is 4, less than 5 steps of lr = 1.4" in run.notes[0][0]
 
 
 def test_an_arm_whose_loss_is_not_finite_stops_and_the_other_goes_on() -> None:
@@ -261,6 +275,9 @@ def test_painted_points_are_taken_up_while_the_run_goes() -> None:
     points = [[0.1 * i, -0.1 * i, float(i % 2)] for i in range(8)]
     run = begin({"method": "adam"}, data="painted", painted=points[:1])
     assert not run.going
+    assert change(run, batch=3)
+    assert change(run, **{"arms.0.lr": 0.01})
+    assert run.again().settings.batch == 3
     assert not change(run, painted=points[:3])
     run = begin({"method": "adam"}, data="painted", painted=points[:5])
     advance(run, 3)

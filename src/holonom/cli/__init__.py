@@ -22,7 +22,11 @@ from .output import INTERRUPTED, REFUSED, Refusal, say
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = sys.argv[1:] if words is None else list(words)
-    options = make_parser().parse_args(words)
+    parser = make_parser()
+    options = parser.parse_args(words)
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return REFUSED
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -53,7 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
         "holonom", description="The papers' figures and tables as runs that end in a verdict."
     )
     parser.add_argument("--version", action="version", version=f"holonom {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for group in (experiments, playground, labelling, data):
         group.add_commands(commands)
     return parser

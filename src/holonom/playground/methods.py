@@ -167,12 +167,16 @@ def maker(method: str, values: Mapping[str, Value]) -> Callable[..., Any]:
     return SPACES[str(values["space"])] if method == "word" else METHODS[method].make
 
 
+def unused(method: str, values: Mapping[str, Value]) -> set[str]:
+    """Settings without a meaning now: the radii of a word on another space."""
+    return set() if maker(method, values) in (on_circles, on_spheres) else values.keys() & set(RADII)
+
+
 def arguments(method: str, values: Mapping[str, Value], radii: Mapping[str, Any]) -> dict[str, Any]:
     """What the maker is called with, besides model and seed: radii are tensors, which may change in place."""
     found = {**METHODS[method].fixed, **values}
-    bounded = maker(method, values) in (on_circles, on_spheres)
     found |= {name: radii[name] for name in RADII if name in found}
-    left_out = {"space"} if bounded else {"space", *RADII}
+    left_out = {"space", *unused(method, values)}
     return {name: value for name, value in found.items() if name not in left_out}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +46,7 @@ def changes_between(old: Settings, new: Settings, step: int) -> list[Change] | N
         found.append(Change(step, None, "batch", new.batch))
     for number, (before, after) in enumerate(zip(old.arms, new.arms, strict=True)):
         for name, value in after.values.items():
-            if value != before.values[name]:
+            if value != before.values[name] and name not in methods.unused(after.method, after.values):
                 if not ARM_CONTROLS[name].live:
                     return None
                 found.append(Change(step, number, name, value))
@@ -111,26 +113,36 @@ class Run:
 
     def _apply(self, change: Change) -> None:
         if change.arm is not None:
-            self.arms[change.arm].change(change.name, change.value)
+            with self._noting(change.arm):
+                self.arms[change.arm].change(change.name, change.value)
         elif change.name == "batch":
-            self._make_batches()
+            if self.has_data:
+                self._make_batches()
         else:
             self._take_data(self.settings)
 
     def advance(self) -> None:
         """One step of every arm."""
         for number, arm in enumerate(self.arms):
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
+            with self._noting(number):
                 arm.advance(self.batches)
-            if said:
-                self.notes[number] = [*self.notes[number], *(str(warning.message) for warning in said)][-4:]
         self.step += 1
+
+    @contextmanager
+    def _noting(self, number: int) -> Iterator[None]:
+        """What holonom warns about goes to the arm's notes: the page shows them, the terminal does not."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            yield
+        if said:
+            self.notes[number] = [*self.notes[number], *(str(warning.message) for warning in said)][-4:]
 
     def numbers(self, arm: recipe.Arm) -> dict[str, Tensor]:
         """Every replica's numbers now."""
         train, test = recipe.evaluate(arm.model, self.x, self.y), recipe.evaluate(arm.model, self.x_test, self.y_test)
-        found = (train[0], test[0], train[1], test[1], torch.tensor(arm.residual()))
+        with self._noting(self.arms.index(arm)):  # optimizers say here what they found since the last look
+            residual = arm.residual()
+        found = (train[0], test[0], train[1], test[1], torch.tensor(residual))
         return dict(zip(NUMBERS, found, strict=True))
 
     def again(self, **changes: Any) -> Run:

@@ -139,9 +139,7 @@ def _main(run: Run, titles: list[str]) -> str:
         radii = {name: arm.values[name] for name in methods.tensors(arm.values)}
         given = methods.arguments(arm.method, arm.values, radii)
         used = {name: given.pop(name) for name in radii if name in given}
-        own = [
-            change for change in run.changes if change.arm in (None, number) and change.name not in radii.keys() - used
-        ]
+        own = [change for change in run.changes if change.arm in (None, number)]
         places = methods.places(arm.method)
         needed = {change.name: places[change.name] for change in own if change.name in places}
         lines.append(

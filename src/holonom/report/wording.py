@@ -21,7 +21,7 @@ _COUNTED = {
     NO_EFFECT: ("finds no such effect", "find no such effect"),
     OPEN: ("undecided",) * 2,
     FAILS: ("does not hold", "do not hold"),
-    UNJUDGED: ("not judged",) * 2,
+    UNJUDGED: ("not judged, because the scale is smoke",) * 2,
 }
 
 

@@ -273,6 +273,7 @@ setInterval(() => {
 
 const say = (text) => { $("said").textContent = text; };
 const ask = (what, text) => () => {
+  linked = false;
   if (live.send({ do: what() })) say(text());
 };
 const playOrPause = ask(() => (state.playing ? "pause" : "play"), () => (state.playing ? "Paused." : "Playing."));
