@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -49,6 +49,7 @@ def refusals() -> Found:
     """Bad input, of which every rank must hear."""
     world, rank = dist.get_world_size(), dist.get_rank()
     mesh = init_device_mesh("cpu", (world,))
+    reverse = DeviceMesh("cpu", list(range(world))[::-1])
     weight, other = placed((6, 4), Shard(0), mesh), placed((3, 4), Shard(0), mesh)
     before = weight.full_tensor()
     partial = nn.Parameter(DTensor.from_local(torch.ones(2, 2), mesh, [Partial()]))
@@ -67,6 +68,8 @@ def refusals() -> Found:
         "bad number on one rank": message(build([weight], friction=-1.0 if rank == 1 else 1.0)),
         "zero row": message(build([zero], constraint=Sphere(1.0, slack=False))),
         "dtensor radius": message(lambda: Circle(distribute_tensor(torch.ones(6, 4), mesh, [Shard(1)]))),
+        "descending ranks": message(build([placed((8, 4), Shard(0), reverse)])),
+        "copies on descending ranks": message(build([placed((8, 4), Replicate(), reverse)])),
         "no seed": message(build([weight], seed=None)),
         "seeds": message(build([weight], seed=torch.arange(6))),
         "multirate": message(lambda: MultirateLangevin([{"params": [weight], "every": 2}], 0.1, seed=0)),

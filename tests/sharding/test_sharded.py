@@ -187,6 +187,8 @@ REFUSALS = {
     "bad number on one rank": "friction.*must be at least 0",
     "zero row": "a row is zero",
     "dtensor radius": "the radius is a DTensor",
+    "descending ranks": "in this order; torch cuts in ascending order",
+    "copies on descending ranks": "^$",
     "no seed": "no seed",
     "seeds": "seeds of several replicas",
     "multirate": "MultirateLangevin does not take DTensors",

@@ -237,6 +237,7 @@ def refuse_placement(x: Tensor, name: str) -> None:
             )
         if kind == "other" or (dim is not None and not 0 <= dim < x.ndim):
             raise ValueError(f"{name} is placed as {placement}, which holonom does not know; use Shard or Replicate")
+    _refuse_order(piece, name)
     if part.device.type != mesh.device_type:
         raise ValueError(
             f"{name} lies on {part.device}, its mesh on {mesh.device_type}: parameters that are offloaded to the CPU "
@@ -248,6 +249,18 @@ def refuse_placement(x: Tensor, name: str) -> None:
             f"mesh of {tuple(mesh.shape)} put {tuple(piece.local_shape)} by torch.chunk: shards that are not boxes, or "
             f"cut unevenly by two dimensions of a mesh, are not supported; make the sizes divisible"
         )
+
+
+def _refuse_order(piece: Piece, name: str) -> None:
+    """torch cuts a tensor by the ranks of process groups, which it sorts, whatever order a mesh has them in."""
+    for m in piece.cutting:
+        place: tuple[Any, ...] = (*piece.coordinate[:m], slice(None), *piece.coordinate[m + 1 :])
+        ranks = piece.mesh.mesh[place].tolist()
+        if ranks != dist.get_process_group_ranks(piece.mesh.get_group(m)):
+            raise ValueError(
+                f"{name} is cut along a dimension of its mesh that has the ranks {ranks}, in this order; torch cuts in "
+                f"ascending order. Build the mesh by init_device_mesh, or with ascending ranks"
+            )
 
 
 def described(x: Tensor) -> str:
