@@ -21,6 +21,7 @@ from .integrate import Normals, Phase, Scalar, over
 
 State = dict[str, Any]
 MOVED = (*MOMENTA, "last_noise")  # state of a parameter's shape that is viewed as its blocks
+RECORDED = ("reference", "virial")  # state that is there while temperatures are recorded
 SIZES = "radius"  # state of a parameter whose radii or scales are those of its initial weights
 MAX_PARTS = 32  # selections that a bucket remembers
 MAX_STACKED = 65_536  # entries of a matrix; on a CPU a larger one keeps all cores busy, and the copy would not pay
@@ -126,7 +127,10 @@ class Bucket:
         for number, state in enumerate(self.states):  # momenta are written through views, by others than steps, too
             self._keep_readable(number, {name: state[name] for name in MOVED if name in state})
         self._kept_in = [
-            (s, name) for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream"
+            (s, name)
+            for s in self.states
+            for name, x in s.items()
+            if isinstance(x, Tensor) and name not in ("stream", *RECORDED)
         ]
         self._memory, self._views, self.kept = self._locate(), [], {}
         self._copied = [i for i, p in enumerate(self.params) if not self.space.is_view(p)]
