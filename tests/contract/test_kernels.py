@@ -13,6 +13,7 @@ from torch import nn
 from holonom import Langevin
 from holonom._step import run
 from holonom._step.buckets import make_buckets
+from holonom._torch import has_triton
 from holonom.constraints import Circle, Free, Orthogonal, Sphere
 
 from .kernel_cases import (
@@ -117,6 +118,15 @@ def test_kernels_do_what_the_reference_does_on_a_cpu():
     done = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=1200, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not has_triton(), reason="Triton 3.3 is not installed")
+def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", f"{__package__}.kernel_compile"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
