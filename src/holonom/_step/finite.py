@@ -51,6 +51,9 @@ def has_kernel(buckets: Sequence[Bucket]) -> bool:
 
 
 def any_non_finite(tensors: list[Tensor]) -> Tensor:
+    first, tensors = tensors[0], [x for x in tensors if x.numel()]  # an empty one has no largest entry
+    if not tensors:
+        return torch.zeros((), dtype=torch.bool, device=first.device)
     return ~(get_total_norm(tensors, math.inf) < math.inf)  # nor is NaN
 
 
