@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,6 +101,12 @@ def test_a_group_may_be_on_several_devices(constraint, word):
     for fuse in fuses:
         found = differences(run_devices(["cuda:0", "cuda:1"], fuse, constraint, word), alone)
         assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
+
+
+def test_a_group_that_is_partly_on_the_host_has_no_kernels(monkeypatch):
+    monkeypatch.setattr(run, "has_triton", lambda: pytest.fail("it does not matter whether there is a Triton"))
+    buckets = [SimpleNamespace(device=torch.device(name)) for name in ("cuda", "cpu")]
+    assert not run.has_kernels({"fuse": None}, buckets)
 
 
 def test_a_skipped_step_is_known_where_a_group_has_its_clock():

@@ -67,7 +67,7 @@ class Bucket:
         self._parts: dict[tuple[bool, ...], Bucket] = {}
         self._layouts: dict[tuple[int, bool], Layout] = {}
         many, on_host = len(params) > 1, is_host(self.device)
-        self._compares = on_host and not space.traits.can_fail
+        self._compares = on_host and not self.space.traits.can_fail
         # On a device entries are joined to one vector: a launch costs as much as a small tensor's arithmetic.
         self._stacked = many and space.traits.stacked and (params[0].numel() < MAX_STACKED or not on_host)
         self._heights = [space.view(p.detach()).shape[-2] for p in params] if self._stacked else []

@@ -247,7 +247,7 @@ def choose_backend(group: Group, buckets: list[Bucket], records: bool = False, e
 
 def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
     """Whether a GPU's kernels can run this step. ``fuse=False`` keeps to the reference, as traces do."""
-    if buckets[0].device.type not in KERNEL_DEVICES or group["fuse"] is False:
+    if group["fuse"] is False or any(b.device.type not in KERNEL_DEVICES for b in buckets):
         return False
     if not has_triton():
         _warn_without_triton()
