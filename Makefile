@@ -44,7 +44,7 @@ test-browser: $(VENV)/dev-ready $(VENV)/browser-ready browser
 test-integrations: $(VENV)/dev-ready $(VENV)/integrations-ready
 	$(PYTEST) --dist loadfile -m integrations
 
-# The GPU's kernels in Triton's interpreter, on a CPU. An environment of its own: torch.compile would find Triton there.
+# The GPU's kernels on a CPU: run by Triton's interpreter, and compiled. An environment of its own: torch.compile would find Triton there.
 test-kernels: $(KERNELS)/ready
 	$(KERNELS)/bin/python -m pytest tests/contract/test_kernels.py
 

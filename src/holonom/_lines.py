@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-import torch
+from ._torch import folder
 
 _PACKAGE = Path(__file__).parent
-_OURS = tuple(f"{folder}{os.sep}" for folder in (_PACKAGE, Path(torch.__file__).parent))
+_OURS = tuple(f"{code}{os.sep}" for code in (_PACKAGE, folder))
 _USERS = tuple(f"{_PACKAGE / name}{os.sep}" for name in ("experiments", "cli"))
 """Parts of the package that use it as anybody would."""
 

@@ -1,17 +1,18 @@
-"""Every private or version-dependent torch name that holonom uses, each with a fallback."""
+"""Every private torch name that holonom uses; those that a release may not have, each with a fallback."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache, wraps
 from operator import attrgetter
+from pathlib import Path
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 P = ParamSpec("P")
@@ -19,6 +20,9 @@ T = TypeVar("T")
 
 release: str = torch.__version__
 """The torch release, as results record it."""
+
+folder = Path(torch.__file__).parent
+"""Where torch's own code is."""
 
 version: Callable[[Tensor], int] = attrgetter("_version")
 """How often a tensor was written in place."""
@@ -149,6 +153,9 @@ def _set_gpu_precision(setting: str) -> None:
 
 # ── the compiler ─────────────────────────────────────────────────────────────────────────────────
 
+is_traced: Callable[[], bool] = torch.compiler.is_compiling
+"""Whether the compiler is tracing the caller: what is kept between calls must stay out of its program."""
+
 
 def cached(function: Callable[P, T]) -> Callable[P, T]:
     """functools.lru_cache, which the compiler does not see: it would trace the function and warn at every user."""
@@ -156,7 +163,7 @@ def cached(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> T:
-        if torch.compiler.is_compiling():
+        if is_traced():
             return function(*args, **keywords)
         return kept(*args, **keywords)  # type: ignore[arg-type]
 
@@ -249,11 +256,41 @@ def has_triton() -> bool:
 
 def watch_gradient(x: Tensor, look: Callable[[Tensor], None]) -> None:
     """Call ``look`` with the gradient that comes to x; not in a trace, where a hook cannot read values."""
-    if not torch.compiler.is_compiling():
+    if not is_traced():
         x.register_hook(look)  # type: ignore[no-untyped-call]
 
 
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether hooks may read or change the arguments or the results of this module alone."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+# ── modules ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def replace_tensors(tree: nn.Module, others: Mapping[int, Tensor]) -> None:
+    """Put other tensors in place of a module's parameters and buffers, whose ids are the keys."""
+    for module in tree.modules():
+        for own in (module._parameters, module._buffers):
+            own.update({name: others[id(x)] for name, x in own.items() if x is not None})  # type: ignore[misc]
+
+
+def take_over(module: nn.Module, tree: nn.Module) -> None:
+    """Give a module the submodules, parameters and buffers of another one, under their names."""
+    for name, child in tree._modules.items():
+        module.add_module(name, child)
+    for name, p in tree._parameters.items():
+        module.register_parameter(name, p)
+    for name, buffer in tree._buffers.items():
+        module.register_buffer(name, buffer, persistent=name not in tree._non_persistent_buffers_set)
+
+
 # ── optimizers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def takes_step_hooks(optimizer: Optimizer) -> bool:
+    """Whether the optimizer's constructor was run, which makes the places of hooks."""
+    return hasattr(optimizer, "_optimizer_step_pre_hooks")
 
 
 def step_hooks(optimizer: Optimizer) -> list[Callable[..., Any]]:

@@ -17,7 +17,8 @@ from torch import nn
 from holonom import Langevin
 from holonom._constrain.spheres import Workspace, hold_
 from holonom._sharding.ranks import Named
-from holonom._step import run
+from holonom._step import finite, run
+from holonom._step.buckets import make_buckets
 from holonom._step.finite import skip_non_finite
 from holonom.constraints import Circle, Free, Orthogonal, Sphere, View
 
@@ -350,6 +351,27 @@ def check_that_tables_are_made_on_the_host(device):
 
     with torch.device("meta"):  # stands for a default device that is a GPU
         assert tables.pinned([1], torch.int64, torch.device(device)).device.type == "cpu"
+
+
+def check_that_tensors_without_addresses_have_no_kernels(device):
+    """Those on "meta" stand for tensor subclasses that keep their memory elsewhere."""
+    from holonom._backends.triton import fits
+
+    p = nn.Parameter(torch.empty(3, device="meta"))
+    (bucket,) = make_buckets({"params": [p]}, Free(), {p: {"stream": torch.tensor(0)}}, ["p"])
+    bucket.refresh()
+    with mock.patch.object(run, "KERNEL_DEVICES", {"meta"}), mock.patch.object(finite, "KERNEL_DEVICES", {"meta"}):
+        assert not fits([bucket], "BAOAB", 1)
+        assert not finite.has_kernel([bucket])
+
+
+def check_that_seeds_may_have_gaps(device):
+    ends = []
+    for seeds in (torch.tensor([1, 7, 2, 7]).to(device)[::2], torch.tensor([1, 2]).to(device)):
+        (p,) = parameters(device, (2, 5))
+        step(Langevin([p], 0.1, temperature=1e-2, seed=seeds), [p])
+        ends.append(p.detach())
+    assert torch.equal(*ends)
 
 
 def run_devices(devices, fuse, constraint, word):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from holonom import Langevin
 from holonom._step import run
 from holonom._step.buckets import make_buckets
+from holonom._torch import has_triton
 from holonom.constraints import Circle, Free, Orthogonal, Sphere
 
 from .kernel_cases import (
@@ -101,6 +103,12 @@ def test_a_group_may_be_on_several_devices(constraint, word):
         assert all(x <= limit for x, limit in zip(found, limits(torch.float32), strict=True)), found
 
 
+def test_a_group_that_is_partly_on_the_host_has_no_kernels(monkeypatch):
+    monkeypatch.setattr(run, "has_triton", lambda: pytest.fail("it does not matter whether there is a Triton"))
+    buckets = [SimpleNamespace(device=torch.device(name)) for name in ("cuda", "cpu")]
+    assert not run.has_kernels({"fuse": None}, buckets)
+
+
 def test_a_skipped_step_is_known_where_a_group_has_its_clock():
     """Also if nothing of it moves; a clock adds no number of another device."""
     group = {"params": [torch.empty(2, device="meta")]}
@@ -117,6 +125,15 @@ def test_kernels_do_what_the_reference_does_on_a_cpu():
     done = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=1200, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not has_triton(), reason="Triton 3.3 is not installed")
+def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", f"{__package__}.kernel_compile"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -58,6 +58,10 @@ def test_recording_moves_nothing_and_can_begin_anew_and_end():
     assert opt.temperatures("configurational") != first
     opt.record_temperatures(False)
     assert [sorted(opt.state[p]) for p in params] == [sorted(plain.state[p]) for p in others]
+    steps(params, opt)
+    for _ in range(2):
+        steps(others, plain)
+    assert all(torch.equal(p, q) for p, q in zip(params, others, strict=True))
 
 
 def test_only_parameters_that_move_count():

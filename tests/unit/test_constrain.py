@@ -50,6 +50,22 @@ def equal(model, weights):
     return all(torch.equal(p, q) for p, q in zip(model.parameters(), weights, strict=True))
 
 
+def test_an_optimizer_that_takes_no_hooks_says_what_to_do():
+    class Bare(torch.optim.Optimizer):
+        def __init__(self, inner=None):
+            self.defaults = {}
+            if inner is not None:
+                self.optimizer = inner
+
+    model = network()
+    for optimizer, advice in (
+        (Bare(), r"its constructor must call that of torch.optim.Optimizer, super\(\).__init__\(params, defaults\)$"),
+        (Bare(SGD(model.parameters(), lr=0.1)), "constrain the one inside, before it is wrapped$"),
+    ):
+        with pytest.raises(TypeError, match=advice):
+            holonom.constrain(optimizer, model, {"0.weight": Sphere("initial")})
+
+
 # --- rules ----------------------------------------------------------------------------------------------------------
 
 

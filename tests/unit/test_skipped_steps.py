@@ -235,3 +235,11 @@ def test_in_sgds_terms_a_skipped_steps_rate_is_forgotten(word, bad):
                 opt.step()
         ends.append(p)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-14)
+
+
+def test_empty_gradients_are_finite():
+    """Those of empty tensors in a joint group, and of a rank that holds no part of a tensor."""
+    empty, good, bad = torch.empty(0, 3), torch.ones(2), torch.tensor([1.0, torch.nan])
+    assert not any_non_finite([empty])
+    assert not any_non_finite([empty, good])
+    assert any_non_finite([empty, good, bad])

@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+import warnings
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -11,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holonom import Langevin, _torch
 from holonom._backends import inductor
+from holonom._step import run
 from holonom.constraints import Orthogonal
 
 MULTI_TENSOR = ["_foreach_add_", "_foreach_mul_", "_foreach_copy_"]
@@ -132,6 +134,20 @@ def test_which_triton_compiles_the_kernels(monkeypatch, release, compiles):
     module.__version__, module.__spec__ = release, ModuleSpec("triton", None)
     monkeypatch.setitem(sys.modules, "triton", module)
     assert _torch.has_triton.__wrapped__() == compiles
+
+
+def test_that_a_gpu_has_no_kernels_is_said_once(monkeypatch):
+    monkeypatch.setattr(run, "KERNEL_DEVICES", {"cpu"})
+    monkeypatch.setattr(run, "has_triton", lambda: False)
+    run._warn_without_triton.cache_clear()
+    for fuse, said in ((False, 0), (None, 1), (None, 0)):
+        p = torch.nn.Parameter(torch.ones(3))
+        p.grad = torch.ones(3)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            Langevin([p], 0.1, fuse=fuse, seed=0).step()
+        assert sum("no Triton 3.3" in str(one.message) for one in found) == said
+        assert all(one.filename == __file__ for one in found)
 
 
 def test_step_hooks_are_found():

@@ -18,6 +18,7 @@ from .._sharding.shards import Piece, is_sharded, local, piece_of, refuse_placem
 from .._step.buckets import state_dtype
 from .._step.integrate import Phase
 from .._step.state import check_params
+from .._torch import takes_step_hooks
 from ..constraints import Constraint, Free, Sphere
 from ..constraints.base import widened
 from ..constraints.views import Viewed
@@ -135,10 +136,13 @@ def check_optimizer(optimizer: Any) -> None:
     _refuse_langevin(optimizer)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"constrain takes a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    if not hasattr(optimizer, "defaults") or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+    if not hasattr(optimizer, "defaults") or not takes_step_hooks(optimizer):
         inner = getattr(optimizer, "optimizer", None)
-        advice = "constrain the one inside, before it is wrapped" if isinstance(inner, Optimizer) else "call its base's"
-        raise TypeError(f"{type(optimizer).__name__} takes no step hooks: {advice} torch.optim.Optimizer.__init__")
+        if isinstance(inner, Optimizer):
+            advice = "constrain the one inside, before it is wrapped"
+        else:
+            advice = "its constructor must call that of torch.optim.Optimizer, super().__init__(params, defaults)"
+        raise TypeError(f"{type(optimizer).__name__} takes no step hooks: {advice}")
 
 
 def claims_of(

@@ -98,7 +98,7 @@ def own_parameters(module: nn.Module, prefix: str) -> Iterator[Own]:
     for name, p in module.named_parameters(prefix, recurse=False):
         last = name.rpartition(".")[2]
         tensor = last.rpartition("_")[0]  # weight_g and weight_v, which the older weight_norm makes a weight of
-        made = tensor not in module._parameters and isinstance(vars(module).get(tensor), Tensor)
+        made = isinstance(vars(module).get(tensor), Tensor)  # parameters and buffers are in dicts of their own
         yield Own(name, tensor if made else last, p, not made)
     if is_parametrized(module):
         for tensor, made_of in module.parametrizations.items():  # type: ignore[union-attr,operator]

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from .._devices import is_host
 from .._random.philox import Layout, Part
-from .._torch import copy_, version
+from .._torch import copy_, is_traced, version
 from ..constraints.base import MOMENTA, Constraint
 from ..constraints.free import Free
 from .integrate import Normals, Phase, Scalar, over
 
 State = dict[str, Any]
 MOVED = (*MOMENTA, "last_noise")  # state of a parameter's shape that is viewed as its blocks
+RECORDED = ("reference", "virial")  # state that is there while temperatures are recorded
 SIZES = "radius"  # state of a parameter whose radii or scales are those of its initial weights
 MAX_PARTS = 32  # selections that a bucket remembers
 MAX_STACKED = 65_536  # entries of a matrix; on a CPU a larger one keeps all cores busy, and the copy would not pay
@@ -66,6 +67,7 @@ class Bucket:
         self._parts: dict[tuple[bool, ...], Bucket] = {}
         self._layouts: dict[tuple[int, bool], Layout] = {}
         many, on_host = len(params) > 1, is_host(self.device)
+        self._compares = on_host and not self.space.traits.can_fail
         # On a device entries are joined to one vector: a launch costs as much as a small tensor's arithmetic.
         self._stacked = many and space.traits.stacked and (params[0].numel() < MAX_STACKED or not on_host)
         self._heights = [space.view(p.detach()).shape[-2] for p in params] if self._stacked else []
@@ -90,7 +92,7 @@ class Bucket:
 
     @property
     def _joins(self) -> bool:
-        return self._stacked or (self._flat and not torch.compiler.is_compiling())  # Inductor fuses loops by itself
+        return self._stacked or (self._flat and not is_traced())  # Inductor fuses loops by itself
 
     def writes(self) -> list[int]:
         """How often the constrained parameters were written in place."""
@@ -125,7 +127,10 @@ class Bucket:
         for number, state in enumerate(self.states):  # momenta are written through views, by others than steps, too
             self._keep_readable(number, {name: state[name] for name in MOVED if name in state})
         self._kept_in = [
-            (s, name) for s in self.states for name, x in s.items() if isinstance(x, Tensor) and name != "stream"
+            (s, name)
+            for s in self.states
+            for name, x in s.items()
+            if isinstance(x, Tensor) and name not in ("stream", *RECORDED)
         ]
         self._memory, self._views, self.kept = self._locate(), [], {}
         self._copied = [i for i, p in enumerate(self.params) if not self.space.is_view(p)]
@@ -158,7 +163,7 @@ class Bucket:
         Positions whose order in memory allows no view are copies, made anew by every call.
         """
         # Views made outside a trace would be copied in and out.
-        if self._copied or torch.compiler.is_compiling():
+        if self._copied or is_traced():
             return [self._view(p, s) for p, s in zip(self.params, self.states, strict=True)]
         if not self._views:
             self._views = [self._view(p, s) for p, s in zip(self.params, self.states, strict=True)]
@@ -192,9 +197,7 @@ class Bucket:
         False on a device, whose answer would stall the host, and for a space whose steps can fail, which compares
         in :meth:`~holonom.constraints.Constraint.adopt_`.
         """
-        if not is_host(self.device) or self.space.traits.can_fail:
-            return False
-        return all(self.space.holds(x, self.precision) for x in phases)
+        return self._compares and all(self.space.holds(x, self.precision) for x in phases)
 
     def _widened(self, phases: list[Phase]) -> list[Phase]:
         return [x._replace(q=x.q.to(self.dtype)) for x in phases] if self.narrow else phases

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .buckets import Bucket, State, state_dtype
+from .buckets import RECORDED, Bucket, State, state_dtype
 from .integrate import Eager
 
-REFERENCE, SUMS = "reference", "virial"
+REFERENCE, SUMS = RECORDED
 """The state of a parameter, and of the first of its group, while temperatures are recorded."""
 
 

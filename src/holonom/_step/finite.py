@@ -40,14 +40,20 @@ def skip_non_finite(work: Iterable[Work]) -> Tensor | None:
 
 
 def has_kernel(buckets: Sequence[Bucket]) -> bool:
-    """Whether one kernel, in float32, can look at all gradients of these buckets. It looks them up by their memory."""
+    """Whether one kernel, in float32, can look at all gradients of these buckets. It looks them up by their memory.
+
+    The parameters of a tensor subclass may have no address, and then their gradients have none.
+    """
     places = {bucket.device for bucket in buckets}
     if len(places) > 1 or places.pop().type not in KERNEL_DEVICES or not has_triton():
         return False
-    return all(isinstance(bucket, Bucket) and bucket.precision.itemsize <= 4 for bucket in buckets)
+    return all(isinstance(b, Bucket) and b.precision.itemsize <= 4 and all(b.memory[0]) for b in buckets)
 
 
 def any_non_finite(tensors: list[Tensor]) -> Tensor:
+    first, tensors = tensors[0], [x for x in tensors if x.numel()]  # an empty one has no largest entry
+    if not tensors:
+        return torch.zeros((), dtype=torch.bool, device=first.device)
     return ~(get_total_norm(tensors, math.inf) < math.inf)  # nor is NaN
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .._lines import users_line
 from .._random import philox
 from .._sharding.shards import local
 from .._torch import full_precision, has_triton
@@ -244,7 +247,10 @@ def choose_backend(group: Group, buckets: list[Bucket], records: bool = False, e
 
 def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
     """Whether a GPU's kernels can run this step. ``fuse=False`` keeps to the reference, as traces do."""
-    if buckets[0].device.type not in KERNEL_DEVICES or group["fuse"] is False or not has_triton():
+    if group["fuse"] is False or any(b.device.type not in KERNEL_DEVICES for b in buckets):
+        return False
+    if not has_triton():
+        _warn_without_triton()
         return False
     if DRAWS & set(group["scheme"]) and any(bucket.is_part for bucket in buckets):
         return False  # kernels number the noise by the places of local entries
@@ -254,6 +260,17 @@ def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
     replicas = len(seed) if isinstance(seed, Tensor) and seed.ndim else 1
     lengths = {x.numel() for x in map(group.get, NUMBERS) if isinstance(x, Tensor)}
     return lengths <= {1, replicas} and fits(buckets, group["scheme"], replicas)
+
+
+@cache
+def _warn_without_triton() -> None:
+    """Once in a process."""
+    warnings.warn(
+        "there is no Triton 3.3 or later, so steps on a GPU run without holonom's kernels: the result is the same, "
+        "but a step takes several times as long. Update torch to 2.7 or later (on Windows also install "
+        "triton-windows), or pass fuse=False to silence this.",
+        stacklevel=users_line(),
+    )
 
 
 def pays(group: Group, elements: int) -> bool:

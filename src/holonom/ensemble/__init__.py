@@ -14,7 +14,7 @@ from .._numbers import as_whole
 from .._random import mix
 from .._random.seeds import checked, fresh_seed, refuse_ranks, seeded
 from .._sharding.replicas import Shares
-from .._torch import watch_gradient
+from .._torch import replace_tensors, take_over, watch_gradient
 from ..errors import EnsembleError
 from .checks import check_alike, check_mappable, tensors
 from .failures import explain
@@ -142,16 +142,9 @@ class Ensemble(nn.Module):
                 stack = torch.stack([own[name].detach() for own in named])
                 is_parameter = isinstance(tensor, nn.Parameter)
                 stacks[id(tensor)] = nn.Parameter(stack, tensor.requires_grad) if is_parameter else stack
-        for module in tree.modules():
-            for own in (module._parameters, module._buffers):
-                own.update({name: stacks[id(x)] for name, x in own.items() if x is not None})  # type: ignore[misc]
+        replace_tensors(tree, stacks)
         self.training = tree.training
-        for name, child in tree._modules.items():
-            self.add_module(name, child)
-        for name, p in tree._parameters.items():
-            self.register_parameter(name, p)
-        for name, buffer in tree._buffers.items():
-            self.register_buffer(name, buffer, persistent=name not in tree._non_persistent_buffers_set)
+        take_over(self, tree)
 
     @property
     def template(self) -> nn.Module:

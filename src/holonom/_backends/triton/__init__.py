@@ -50,7 +50,7 @@ def _fits(bucket: Bucket, replicas: int) -> bool:
         bucket.kept[key] = (
             kind in (Free, Circle, Sphere)
             and (kind is Sphere or not isinstance(radius, Tensor))
-            and all(p.dtype in TYPES for p in bucket.params)
+            and all(p.dtype in TYPES and p.data_ptr() for p in bucket.params)  # 0: of a subclass, memory is elsewhere
             and all(x.dtype == torch.float32 for x in states)
             and all(map(partial(_is_readable, bucket.space, replicas), bucket.params, bucket.states))
             and all(p.shape[:1] == (replicas,) for p in bucket.params if replicas > 1)

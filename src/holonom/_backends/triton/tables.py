@@ -194,7 +194,7 @@ class Table:
     def seeds(self, seed: int | Tensor) -> Tensor:
         """The seed on the device, or one for every replica."""
         if isinstance(seed, Tensor):
-            return seed if seed.device == self.device else seed.to(self.device)
+            return seed.to(self.device).contiguous()
         if seed not in self._seeds:
             self._seeds = {seed: as_seed(seed, self.device)}
         if is_capturing(self.device):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..._torch import has_forward_hooks
 from ..evaluation import map_leaves
 
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
@@ -95,7 +96,7 @@ def capture(model: nn.Module, arguments: Any) -> tuple[fx.Graph, Root] | None:
 
 def has_hooks(model: nn.Module) -> bool:
     """Whether hooks may read or change intermediate results."""
-    return any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    return any(map(has_forward_hooks, model.modules()))
 
 
 def _settings() -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.fx.node import map_arg
 from torch.nn import functional
 
+from ..._torch import version
 from .capture import Root, capture
 from .layers import Layer, Mix, Norm, linear_inside_vmap
 
@@ -59,16 +60,16 @@ class Prefix:
 
     def fits(self, inputs: list[Tensor]) -> bool:
         same = self._inputs is not None and all(a is b for a, b in zip(self._inputs, inputs, strict=True))
-        return same and all(_version(x) == version for x, version in self._versions)
+        return same and all(_writes(x) == before for x, before in self._versions)
 
     def begin(self, inputs: list[Tensor], state: list[Tensor]) -> None:
         self.values, self._inputs = {}, inputs
-        self._versions = [(x, _version(x)) for x in (*inputs, *state)]
+        self._versions = [(x, _writes(x)) for x in (*inputs, *state)]
 
     def keep(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
         if isinstance(value, Tensor):
-            self._versions.append((value, _version(value)))
+            self._versions.append((value, _writes(value)))
 
 
 class Graph:
@@ -218,6 +219,6 @@ def _tensor(x: Any) -> Any:
     return x.tensor if isinstance(x, Mix) else x
 
 
-def _version(x: Tensor) -> int:
+def _writes(x: Tensor) -> int:
     """How often a tensor was written to; not counted in inference mode."""
-    return 0 if x.is_inference() else x._version
+    return 0 if x.is_inference() else version(x)
