@@ -31,7 +31,9 @@ from .kernel_cases import (
     table,
 )
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+needs_cuda = pytest.mark.skipif(
+    not (torch.cuda.is_available() and has_triton()), reason="no CUDA device with kernels here"
+)
 needs_triton = pytest.mark.skipif(not has_triton(), reason="Triton 3.3 is not installed")
 
 
