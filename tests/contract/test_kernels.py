@@ -1,6 +1,5 @@
 """The GPU's kernels do what the reference integrator does."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -32,8 +31,10 @@ from .kernel_cases import (
     table,
 )
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+needs_cuda = pytest.mark.skipif(
+    not (torch.cuda.is_available() and has_triton()), reason="no CUDA device with kernels here"
+)
+needs_triton = pytest.mark.skipif(not has_triton(), reason="Triton 3.3 is not installed")
 
 
 @needs_cuda
@@ -128,7 +129,7 @@ def test_kernels_do_what_the_reference_does_on_a_cpu():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(not has_triton(), reason="Triton 3.3 is not installed")
+@needs_triton
 def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", f"{__package__}.kernel_compile"]
