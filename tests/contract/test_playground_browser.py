@@ -277,6 +277,13 @@ def test_charts_make_sense_before_the_first_step(small: Any) -> None:
     assert not [text for text in words["loss"] + words["curvatures"] if "e-" in text]
 
 
+def test_small_losses_keep_digits(small: Any) -> None:
+    write = "async value => (await import('./format.js')).loss(value)"
+    assert [small.evaluate(write, value) for value in (0.69315, 5e-4, 2.13e-5, 0, None)] == [
+        "0.6932", "0.0005", "2.1e-5", "0.0000", "–",
+    ]  # fmt: skip
+
+
 def inked(page: Any, chart: str) -> bool:
     """Whether an arm's colour is on a chart."""
     colours = page.evaluate(
