@@ -277,6 +277,13 @@ def test_charts_make_sense_before_the_first_step(small: Any) -> None:
     assert not [text for text in words["loss"] + words["curvatures"] if "e-" in text]
 
 
+def test_small_losses_keep_digits(small: Any) -> None:
+    write = "async value => (await import('./format.js')).loss(value)"
+    assert [small.evaluate(write, value) for value in (0.69315, 5e-4, 2.13e-5, 0, None)] == [
+        "0.6932", "0.0005", "2.1e-5", "0.0000", "–",
+    ]  # fmt: skip
+
+
 def inked(page: Any, chart: str) -> bool:
     """Whether an arm's colour is on a chart."""
     colours = page.evaluate(
@@ -458,6 +465,7 @@ def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     small.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"])
     small.mouse.down()
     small.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.9 * box["height"], steps=8)
+    small.mouse.move(box["x"] + 4.0 * box["width"], box["y"] + 0.5 * box["height"], steps=3)  # out of the plane
     small.mouse.up()
     until(small, "new URLSearchParams(location.hash.slice(1)).get('painted').split('*').length >= 5")
     plane.focus()
@@ -467,6 +475,8 @@ def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     points = [point.split("_") for point in setting(small, "painted").split("*")]
     assert [float(x) for x in points[0][:2]] == pytest.approx([-0.6 * 1.3, 0.6 * 1.3], abs=0.02)
     assert {point[2] for point in points} == {"0", "1"}
+    assert max(abs(float(x)) for point in points for x in point[:2]) <= 1.3
+    assert small.get_by_role("alert").is_hidden()
     until(small, SHOWN + f" === {len(points)}")
     assert int(small.evaluate("document.body.dataset.step")) > 5  # the run went on
     small.locator("#clear-paint").click()

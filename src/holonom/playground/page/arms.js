@@ -85,6 +85,7 @@ export class ArmCard {
     let last = null;
     const touch = (event) => {
       const [x, y] = place(event);
+      if (Math.max(Math.abs(x), Math.abs(y)) > 1) return; // a drag that left the plane
       if (last && Math.hypot(x - last[0], y - last[1]) < 0.05) return;
       last = [x, y];
       paint(x, y);

@@ -12,7 +12,13 @@ export function number(value, digits = 3) {
 }
 
 export const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
-export const loss = (value) => (value === null ? "–" : value.toFixed(4));
+
+/** Four decimals; of smaller losses two digits, since 0.0000 says nothing. */
+export function loss(value) {
+  if (value === null) return "–";
+  return value > 0 && value < 5e-4 ? number(value, 2) : value.toFixed(4);
+}
+
 export const count = (value) => value.toLocaleString("en");
 
 /** Steps on an axis: 1500 → 1.5k. */
