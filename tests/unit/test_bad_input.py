@@ -64,6 +64,7 @@ SPACES = [
     (lambda: Orthogonal(iterations=5, tolerance=1e-6), "iterations (a fixed K) or a tolerance, not both"),
     (lambda: LevelSet(ring, batch_dims=-1), "batch_dims must be a whole number, at least 0, got -1"),
     (lambda: Circle([1.0, 2.0]), "a radius is a number or a tensor (torch.tensor(…)), got [1.0, 2.0]"),
+    (lambda: Sphere(1.0, "conv"), "slack, the second argument, must be True, False or None, got 'conv'"),
     (lambda: Sphere(None), "a radius is a number or a tensor (torch.tensor(…)), got None"),
     (lambda: LevelSet(ring, direction="sideways"), "direction must be 'new' (4.42) or 'old' (4.41), got 'sideways'"),
 ]

@@ -76,7 +76,11 @@ class LevelSet(Constraint):
     ) -> None:
         if direction not in ("new", "old"):
             raise ConstraintError(f"LevelSet: direction must be 'new' (4.42) or 'old' (4.41), got {direction!r}")
-        if not isinstance(batch_dims, int) or batch_dims < 0:
+        if callable(slack):
+            raise ConstraintError("LevelSet: the second argument is slack; write LevelSet(g, inequalities=h)")
+        if not isinstance(slack, bool):
+            raise ConstraintError(f"LevelSet: slack must be True or False, got {slack!r}")
+        if not isinstance(batch_dims, int) or isinstance(batch_dims, bool) or batch_dims < 0:
             raise ConstraintError(f"LevelSet: batch_dims must be a whole number, at least 0, got {batch_dims!r}")
         if not all(f is None or callable(f) for f in (g, inequalities)) or g is inequalities is None:
             raise ConstraintError("LevelSet: give a function g of equalities g(q) = 0, or inequalities=h for h(q) ≤ 0")
