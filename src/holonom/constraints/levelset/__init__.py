@@ -230,13 +230,14 @@ class LevelSet(Constraint):
         counts = [self._call(function, block).numel() for function in self._functions()]
         bounds = torch.ones(sum(counts), dtype=torch.bool, device=q.device)
         bounds[: counts[0] if self.equalities is not None else 0] = False
-        refuse_undefined(*linearised(value, start), self.name, name)
-        outside = violated(value(x), x, bounds, q.dtype).any(1)
+        values, gradients = linearised(value, start)
+        refuse_undefined(values, gradients, self.name, name)
+        outside = violated(values, x, bounds, q.dtype).any(1)
         if bool(outside.any()):
             try:
                 x = land(value, start, outside, bounds, q.dtype, self.name)
             except (ProjectionError, LinAlgError) as error:
-                self._refuse_dependent(linearised(value, start)[1], name)
+                self._refuse_dependent(gradients, name)
                 raise ConstraintError(
                     f"LevelSet on {name}: no nearest point that satisfies {self!r} was found from the initial "
                     f"weights; start closer, and see that there is one"
