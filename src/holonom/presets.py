@@ -206,7 +206,7 @@ def c_cola_ud(
 def s_cola_od(
     model: Trainable,
     lr: Number = 0.05,
-    radius: float | Sequence[float] = 1.0,
+    radius: float | str | Sequence[float] = 1.0,
     temperature: Number = 0.0,
     slack: bool = True,
     layers: Layers = "all",
@@ -222,7 +222,7 @@ def s_cola_od(
 def s_cola_ud(
     model: Trainable,
     lr: Number = 0.3,
-    radius: float | Sequence[float] = 1.0,
+    radius: float | str | Sequence[float] = 1.0,
     friction: Number = 1.0,
     temperature: Number = 0.0,
     slack: bool = True,

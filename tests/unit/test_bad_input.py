@@ -58,6 +58,8 @@ SPACES = [
     (lambda: Sphere(INF), "Sphere: every radius must be positive and finite"),
     (lambda: Sphere(1.0, margin=1.0), "Sphere: margin must lie between 0 and 1"),
     (lambda: Orthogonal(view="cube"), "Orthogonal: view must be one of"),
+    (lambda: Orthogonal(2.0), "the first argument is view; write Orthogonal(scale=2.0)"),
+    (lambda: Orthogonal("initial"), "write Orthogonal(scale='initial')"),
     (lambda: Orthogonal(iterations=0), "iterations must be a whole number of at least 1, got 0"),
     (lambda: Orthogonal(iterations=2.5), "iterations must be a whole number of at least 1, got 2.5"),
     (lambda: Orthogonal(tolerance=0.0), "tolerance must lie between 0 and 1"),
