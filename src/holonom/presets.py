@@ -214,7 +214,10 @@ def s_cola_od(
     blocks: Blocks | None = None,
     **options: Any,
 ) -> Langevin:
-    """Sphere-constrained overdamped Langevin (paper eq. 3): every row keeps ‖row‖ ≤ r, or = r without slack."""
+    """Sphere-constrained overdamped Langevin (paper eq. 3): every row keeps ‖row‖ ≤ r, or = r without slack.
+
+    ``radius`` is r, one for every constrained layer, or "initial": each row's own norm.
+    """
     groups = constrain_matrices(model, lambda r: Sphere(r, slack), radius, layers, roles, blocks)
     return _build(model, groups, lr, scheme="L", temperature=temperature, **options)
 
