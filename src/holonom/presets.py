@@ -206,7 +206,7 @@ def c_cola_ud(
 def s_cola_od(
     model: Trainable,
     lr: Number = 0.05,
-    radius: float | Sequence[float] = 1.0,
+    radius: float | str | Sequence[float] = 1.0,
     temperature: Number = 0.0,
     slack: bool = True,
     layers: Layers = "all",
@@ -214,7 +214,10 @@ def s_cola_od(
     blocks: Blocks | None = None,
     **options: Any,
 ) -> Langevin:
-    """Sphere-constrained overdamped Langevin (paper eq. 3): every row keeps ‖row‖ ≤ r, or = r without slack."""
+    """Sphere-constrained overdamped Langevin (paper eq. 3): every row keeps ‖row‖ ≤ r, or = r without slack.
+
+    ``radius`` is r, one for every constrained layer, or "initial": each row's own norm.
+    """
     groups = constrain_matrices(model, lambda r: Sphere(r, slack), radius, layers, roles, blocks)
     return _build(model, groups, lr, scheme="L", temperature=temperature, **options)
 
@@ -222,7 +225,7 @@ def s_cola_od(
 def s_cola_ud(
     model: Trainable,
     lr: Number = 0.3,
-    radius: float | Sequence[float] = 1.0,
+    radius: float | str | Sequence[float] = 1.0,
     friction: Number = 1.0,
     temperature: Number = 0.0,
     slack: bool = True,

@@ -99,6 +99,9 @@ def test_degrees_of_freedom_are_the_weights_less_the_equalities():
         (lambda: LevelSet(total, inequalities=0.0), "give a function g"),
         (lambda: LevelSet(total, slack=True, inequalities=below_zero), "slack=True makes g an inequality"),
         (lambda: LevelSet(slack=True, inequalities=below_zero), "slack=True makes g an inequality"),
+        (lambda: LevelSet(total, below_zero), r"the second argument is slack; write LevelSet\(g, inequalities=h\)"),
+        (lambda: LevelSet(total, "no"), "slack must be True or False, got 'no'"),
+        (lambda: LevelSet(total, batch_dims=True), "batch_dims must be a whole number"),
     ],
 )
 def test_options_that_contradict_each_other(make, said):

@@ -11,7 +11,7 @@ from torch import nn
 
 from holonom import Langevin, presets
 from holonom.constraints import Circle, LevelSet
-from holonom.errors import PartitionError
+from holonom.errors import ConstraintError, PartitionError
 from tests import oracle
 
 
@@ -220,3 +220,13 @@ def test_what_is_no_model_and_no_parameters_is_refused(name: str) -> None:
         getattr(presets, name)(None)
     with pytest.raises(PartitionError, match="2 parts: give a model"):
         presets.adlala(None)
+
+
+@pytest.mark.filterwarnings("ignore:weights that did not satisfy")
+def test_a_radius_may_be_that_of_the_initial_weights() -> None:
+    opt = presets.s_cola_ud(perceptron(), radius="initial", slack=False)
+    assert [g["constraint"] for g in opt.param_groups if g["constraint"] != "Free()"] == [
+        "Sphere(radius='initial', slack=False, view=None, margin=0.001)"
+    ]
+    with pytest.raises(ConstraintError, match="Circle: a radius is a number or a tensor"):
+        presets.c_cola_ud(perceptron(), radius="initial")

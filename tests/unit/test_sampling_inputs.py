@@ -160,6 +160,15 @@ def test_options_of_local_sampling_that_are_none(options, said):
         learning_coefficient(Whole(), nn.MSELoss(), (X, Y), **{"restoring": 1.0, "steps": 10, **options})
 
 
+def test_half_precision_is_named_where_no_lr_can_be_chosen():
+    def loss(output, target):
+        return 50 * (output - target).square().mean()
+
+    data = X.bfloat16(), Y.bfloat16()
+    with pytest.raises(ValueError, match=r"lost in torch\.bfloat16 weights.*sample in float32"):
+        sample(Whole().bfloat16(), loss, data, steps=20, chains=2, seed=0, progress=False)
+
+
 def test_predictions_need_whole_numbers():
     posterior = run(Whole(), (X, Y))
     for options in ({"every": 0}, {"every": 1.5}, {"batch_size": 0}, {"batch_size": -1}):

@@ -170,6 +170,15 @@ def test_tempering_of_a_word_without_momentum_keeps_its_noise() -> None:
     assert torch.equal(optimizer.state[p]["last_noise"], before)
 
 
+def test_momenta_are_not_scaled_by_what_is_no_number() -> None:
+    opt = Langevin([nn.Parameter(torch.zeros(2))], 0.1)
+    opt.param_groups[0]["params"][0].grad = torch.ones(2)
+    opt.step()
+    for factor in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="factor of the momenta must be finite"):
+            opt.scale_momenta_(factor)
+
+
 def test_tempering_stays_where_it_is_for_a_loss_that_is_no_number() -> None:
     optimizer = Langevin([torch.nn.Parameter(torch.zeros(2))], 0.1, temperature=0.1)
     tempering = SimulatedTempering(optimizer, [0.1, 0.2], every=1)

@@ -58,21 +58,22 @@ def parts(model: Trainable, count: int) -> Groups:
 def constrain_matrices(
     model: Trainable,
     make: Callable[[Any], Constraint],
-    radius: float | Sequence[float],
+    radius: float | str | Sequence[float],
     layers: Any = "all",
     roles: Roles | None = None,
     blocks: Blocks | None = None,
 ) -> Groups:
     """``make(radius)`` for the weights, with one radius for all or one per layer; one group for everything else."""
+    by_layer = isinstance(radius, Sequence) and not isinstance(radius, str)  # not "initial"
     if not isinstance(model, nn.Module):
         _refuse_without_model(layers != "all", roles, blocks)
-        if isinstance(radius, Sequence):
+        if by_layer:
             raise PartitionError("a radius per layer needs a model; with parameter groups set 'constraint' per group")
         return _constrain_given(model, make(radius))
     chosen = _chosen(layers, {"all": MATRICES}) & trained
     places = locate(model, roles, blocks)
     numbers = list(dict.fromkeys(place.layer for place in places if chosen(place)))
-    radii = list(radius) if isinstance(radius, Sequence) else [radius] * len(numbers)
+    radii = list(radius) if by_layer else [radius] * len(numbers)  # type: ignore[arg-type]
     if len(radii) != len(numbers):
         raise PartitionError(
             f"{len(radii)} radii for {len(numbers)} layers with constrained weights; give one per layer, or a float"

@@ -157,6 +157,8 @@ class Diagnosed(Optimizer):
     @torch.no_grad()
     def scale_momenta_(self, factor: float) -> None:
         """Multiply all momenta: √(τ'/τ) when the temperature jumps, −1 to run backwards, 0 to stand still."""
+        if not isinstance(factor, Tensor) and not math.isfinite(factor):
+            raise ValueError(f"the factor of the momenta must be finite, got {factor}")
         for group, buckets in zip(self.param_groups, self._buckets(), strict=True):
             if not compile_word(group["scheme"]).overdamped:  # M keeps its last noise where others keep momenta
                 for bucket in buckets:

@@ -60,6 +60,8 @@ class Sphere(Viewed):
         per: str = "row",
         factor: float = 1.0,
     ) -> None:
+        if slack is not None and not isinstance(slack, bool):
+            raise ConstraintError(f"Sphere: slack, the second argument, must be True, False or None, got {slack!r}")
         self.takes_sizes = isinstance(radius, str) and radius == INITIAL
         if not self.takes_sizes:
             check_radius(radius, "Sphere")  # type: ignore[arg-type]

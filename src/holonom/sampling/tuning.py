@@ -55,6 +55,12 @@ def largest_curvature(target: Target, step: int) -> float:
     for name, p in parameters.items():
         p.copy_(start[name])
     largest = float(curvature.max())
+    narrow = [p.dtype for p in parameters.values() if p.dtype.itemsize < 4]
+    if not math.isfinite(largest) and narrow:
+        raise ValueError(
+            f"differences of gradients are lost in {narrow[0]} weights, so that no lr can be chosen; sample in "
+            f"float32, or give an lr"
+        )
     if not math.isfinite(largest):
         raise ValueError(
             "the gradient is not finite at the start of the chains, or near it, so that no lr can be chosen; start "

@@ -76,7 +76,11 @@ class LevelSet(Constraint):
     ) -> None:
         if direction not in ("new", "old"):
             raise ConstraintError(f"LevelSet: direction must be 'new' (4.42) or 'old' (4.41), got {direction!r}")
-        if not isinstance(batch_dims, int) or batch_dims < 0:
+        if callable(slack):
+            raise ConstraintError("LevelSet: the second argument is slack; write LevelSet(g, inequalities=h)")
+        if not isinstance(slack, bool):
+            raise ConstraintError(f"LevelSet: slack must be True or False, got {slack!r}")
+        if not isinstance(batch_dims, int) or isinstance(batch_dims, bool) or batch_dims < 0:
             raise ConstraintError(f"LevelSet: batch_dims must be a whole number, at least 0, got {batch_dims!r}")
         if not all(f is None or callable(f) for f in (g, inequalities)) or g is inequalities is None:
             raise ConstraintError("LevelSet: give a function g of equalities g(q) = 0, or inequalities=h for h(q) ≤ 0")
@@ -226,13 +230,14 @@ class LevelSet(Constraint):
         counts = [self._call(function, block).numel() for function in self._functions()]
         bounds = torch.ones(sum(counts), dtype=torch.bool, device=q.device)
         bounds[: counts[0] if self.equalities is not None else 0] = False
-        refuse_undefined(*linearised(value, start), self.name, name)
-        outside = violated(value(x), x, bounds, q.dtype).any(1)
+        values, gradients = linearised(value, start)
+        refuse_undefined(values, gradients, self.name, name)
+        outside = violated(values, x, bounds, q.dtype).any(1)
         if bool(outside.any()):
             try:
                 x = land(value, start, outside, bounds, q.dtype, self.name)
             except (ProjectionError, LinAlgError) as error:
-                self._refuse_dependent(linearised(value, start)[1], name)
+                self._refuse_dependent(gradients, name)
                 raise ConstraintError(
                     f"LevelSet on {name}: no nearest point that satisfies {self!r} was found from the initial "
                     f"weights; start closer, and see that there is one"

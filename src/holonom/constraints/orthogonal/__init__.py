@@ -90,6 +90,8 @@ class Orthogonal(Matrices):
         scale: float | str = 1.0,
         per: str = "block",
     ) -> None:
+        if view == INITIAL or (isinstance(view, (int, float)) and not isinstance(view, bool)):
+            raise ConstraintError(f"Orthogonal: the first argument is view; write Orthogonal(scale={view!r})")
         self._set_per(per, ("matrix", "head", "block"))
         self._set_view(view)
         self.scale: Scalar | None = checked_scale(scale)  # "initial": a parameter's own, in its state
