@@ -139,6 +139,13 @@ def bad_steps() -> Found:
 
     p, opt = prepared(Orthogonal(), (4, 4))
     before = p.full_tensor()
+    with torch.no_grad():
+        p.mul_(torch.nan)
+    found["nan weight of an owner"] = [message(opt.step), message(opt.step)]
+    with torch.no_grad():
+        p.copy_(distribute_tensor(before.detach(), p.device_mesh, p.placements))
+    found["after nan weight"] = message(opt.step)
+    before = p.full_tensor()
     p.grad = distribute_tensor(1e6 * torch.randn(4, 4), p.device_mesh, p.placements)
     found["no root"] = message(opt.step)
     found["no root changed nothing"] = torch.equal(p.full_tensor(), before)

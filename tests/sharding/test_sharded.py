@@ -85,11 +85,15 @@ def test_a_step_that_one_rank_cannot_take_is_refused_on_all(two):
     assert "step 0: the gradient of 'w' has 1 of 12 entries" in second["nan"]
     assert "ConstraintError" in second["nan weight"]
     assert "another rank refused" in first["nan weight"]
+    for attempt in zip(first["nan weight of an owner"], second["nan weight of an owner"], strict=True):
+        said = sorted(attempt)
+        assert "ConstraintError" in said[0], attempt
+        assert "another rank refused" in said[1], attempt
     assert sorted("another rank" in found["no root"] for found in (first, second)) == [False, True]
     for found in (first, second):
         assert found["nan changed nothing"]
         assert found["no root changed nothing"]
-        assert found["after nan"] == ""
+        assert found["after nan"] == found["after nan weight"] == ""
         assert "'w': the weights hold NaN" in found["nan weight of a spread sphere"]
         assert "redistribute the gradient" in found["gradient placed otherwise"]
         assert "ProjectionError" in found["no root"]

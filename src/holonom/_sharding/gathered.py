@@ -25,6 +25,7 @@ from .collectives import Groups
 from .shards import is_sharded, local, piece_of, whole, writes
 
 EVERYONE = -1
+UNSEEN = -1  # how often a weight was written that its owner has not taken over
 
 
 class Gathered:
@@ -46,7 +47,7 @@ class Gathered:
         self.q: Tensor | None = q if self.here else None
         # Slack variables and sizes are whole already, and shared with the parameter's own state.
         self.whole_state: State = {**state, **moved} if self.here else {}
-        self.seen = writes(p)
+        self.seen = UNSEEN  # the first step checks the weights
 
     @property
     def group(self) -> Any:

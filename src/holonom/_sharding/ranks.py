@@ -27,6 +27,7 @@ from .backend import Spread
 from .collectives import Groups, agree, reduced, union
 from .gathered import (
     EVERYONE,
+    UNSEEN,
     Gathered,
     GatheredBucket,
     GatheredJointBucket,
@@ -276,10 +277,10 @@ class Ranks:
             problem = error
         flag = torch.tensor(float(problem is not None), dtype=torch.float64, device=device)
         (total,) = reduced([(flag, self.everyone)])
-        if problem is not None:
-            raise problem
-        if device.type == "cpu" and bool(total):
-            raise RuntimeError(REFUSED)
+        if problem is not None or (device.type == "cpu" and bool(total)):
+            for member in self.members():
+                member.seen = UNSEEN  # the next step looks at them again
+            raise problem or RuntimeError(REFUSED)
 
     def _gathered_gradients(self, work: list[Work]) -> list[tuple[Gathered, Tensor]]:
         """The parameters that owners move at this step, with the gradient's part that is here."""

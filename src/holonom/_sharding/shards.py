@@ -246,8 +246,8 @@ def refuse_placement(x: Tensor, name: str) -> None:
     if part.shape != piece.local_shape:
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} has {tuple(part.shape)} on this rank, where {piece.placements} on a "
-            f"mesh of {tuple(mesh.shape)} put {tuple(piece.local_shape)} by torch.chunk: shards that are not boxes, or "
-            f"cut unevenly by two dimensions of a mesh, are not supported; make the sizes divisible"
+            f"mesh of {tuple(mesh.shape)} put {tuple(piece.local_shape)} by torch.chunk: other cuts are not supported. "
+            f"Use distribute_tensor, or make the sizes divisible"
         )
 
 

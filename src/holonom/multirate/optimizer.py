@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._sharding.shards import local
+from .._sharding.work import local_gradient
 from .._step.keys import check_keys
 from .._step.letters import plain
 from .._torch import add_scaled_, scale_
@@ -80,13 +82,18 @@ class Multirate(Clock):
             if is_due(group):
                 kick_(momenta, group, params)
             steps = 1 if group["drift"] else group["every"]
-            add_scaled_(params, momenta, -steps * plain(group["lr"]))
+            add_scaled_(here(params), here(momenta), -steps * plain(group["lr"]))
 
 
 def kick_(momenta: list[Tensor], group: Group, params: list[Tensor]) -> None:
     """p ← μp + (∇L + ωθ), rounded as torch.optim.SGD rounds it."""
-    gradients = [p.grad for p in params if p.grad is not None]
+    gradients = [local_gradient(p, p.grad, "a parameter") for p in params if p.grad is not None]
     if group["weight_decay"]:
-        gradients = [g.add(p, alpha=group["weight_decay"]) for g, p in zip(gradients, params, strict=True)]
-    scale_(momenta, group["momentum"])
-    add_scaled_(momenta, gradients, 1.0)
+        gradients = [g.add(p, alpha=group["weight_decay"]) for g, p in zip(gradients, here(params), strict=True)]
+    scale_(here(momenta), group["momentum"])
+    add_scaled_(here(momenta), gradients, 1.0)
+
+
+def here(tensors: list[Tensor]) -> list[Tensor]:
+    """What this rank has of them: one call of torch takes no DTensors beside plain tensors."""
+    return list(map(local, tensors))

@@ -14,6 +14,7 @@ from .._torch import add_scaled_, copy_
 from ..errors import CheckpointError
 from ..optimizer import Langevin
 from .clock import Clock, Group, check_covered, is_due
+from .optimizer import here
 
 
 class MultirateWrapper(Clock):
@@ -78,12 +79,12 @@ class MultirateWrapper(Clock):
     def _turn(self, base: Optimizer) -> None:
         """The base's step with its rate multiplied by k; drifting parameters go only the first k-th of the way."""
         every, drift = base.param_groups[0]["every"], base.param_groups[0]["drift"]
-        params = [p for group in base.param_groups for p in self._moving(group)]
-        before = [p.detach().clone() for p in params] if drift and every > 1 else []
+        moving = [p for group in base.param_groups for p in self._moving(group)]
+        before = [p.detach().clone() for p in here(moving)] if drift and every > 1 else []
         with stretched(base, every):
             base.step()
         if before:
-            velocities = [self.state[p]["velocity"] for p in params]
+            params, velocities = here(moving), here([self.state[p]["velocity"] for p in moving])
             copy_(velocities, params)
             add_scaled_(velocities, before, -1.0)
             for velocity in velocities:
@@ -93,7 +94,7 @@ class MultirateWrapper(Clock):
 
     def _drift(self, base: Optimizer) -> None:
         params = [p for group in base.param_groups for p in self._moving(group)]
-        add_scaled_(params, [self.state[p]["velocity"] for p in params], 1.0)
+        add_scaled_(here(params), here([self.state[p]["velocity"] for p in params]), 1.0)
 
     # ── torch's contract ─────────────────────────────────────────────────────────────────────────
 
