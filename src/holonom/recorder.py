@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ._sharding.shards import is_sharded
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -44,7 +46,7 @@ class Verdict:
 
 
 class Recorder:
-    """Keeps every ``every``-th draw of named quantities after ``warmup`` calls.
+    """Keeps every ``every``-th draw of named quantities after ``warmup`` calls; of a DTensor, the whole on every rank.
 
     >>> recorder = Recorder(every=10, warmup=1000)
     >>> for step in range(20_000):
@@ -76,9 +78,11 @@ class Recorder:
         if self._kept and quantities.keys() != self._kept.keys():
             raise ValueError(f"record the same quantities every time: {sorted(self._kept)}, not {sorted(quantities)}")
         for name, value in quantities.items():
-            array = (
-                value.detach().double().cpu().numpy().copy() if isinstance(value, Tensor) else np.asarray(float(value))
-            )
+            if isinstance(value, Tensor):
+                value = value.detach().full_tensor() if is_sharded(value) else value.detach()  # type: ignore[attr-defined]
+                array = value.double().cpu().numpy().copy()
+            else:
+                array = np.asarray(float(value))
             if self.chains > 1 and array.shape[:1] != (self.chains,):
                 raise ValueError(
                     f"{name} has shape {array.shape}; its first dimension must run over {self.chains} chains"

@@ -199,7 +199,7 @@ class SimulatedTempering:
         """Call after ``optimizer.step()``; returns whether τ changed.
 
         ``loss`` is the L of exp(−L/τ) at the present weights: of all data, and with ½λ‖q‖² where the optimizer has a
-        ``weight_decay``. It is read every ``every`` calls only.
+        ``weight_decay``; under torch.distributed the same number on all ranks. It is read every ``every`` calls only.
         """
         if isinstance(loss, Tensor) and loss.numel() != 1:
             raise ValueError(

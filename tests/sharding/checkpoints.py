@@ -143,15 +143,19 @@ def exchanged(space: str) -> dict[str, float]:
         return full(p)
 
     rows, opt = made(Shard(0))
+    opt.record_temperatures()
     step(rows, opt)
     state, weights = copy.deepcopy(opt.state_dict()), full(rows)
     expected, found = step(rows, opt), {}
+    recorded = opt.temperatures("configurational")[0]
     for placement in (Shard(0), Shard(1), Replicate(), None):
         p, other = made(placement)
         other.load_state_dict(state)
         with torch.no_grad():
             p.copy_(distribute_tensor(weights, mesh, [placement]) if placement else weights)
         found[str(placement)] = float((step(p, other) - expected).abs().max())
+        if SPACES[space] is None or SPACES[space].has_virial:
+            found[f"{placement} temperature"] = abs(other.temperatures("configurational")[0] / recorded - 1)
     return found
 
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from holonom import Langevin
+from holonom import Langevin, Recorder
 from holonom.constraints import Constraint, Orthogonal, Sphere
 from holonom.constraints.views import View
 from holonom.multirate import Multirate, MultirateWrapper
@@ -71,7 +71,7 @@ def network(*, spread: bool) -> tuple[nn.Module, nn.Module]:
 
 
 def trained(kind: str, *, spread: bool) -> list[Tensor]:
-    """The weights of both layers after four steps; all ranks have the same batches."""
+    """The weights of both layers after four steps, and what is recorded; all ranks have the same batches."""
     first, second = network(spread=spread)
     slow: Any = {"params": list(first.parameters()), "constraint": Sphere(3.0, per="matrix")}
     if kind == "langevin":
@@ -93,7 +93,10 @@ def trained(kind: str, *, spread: bool) -> list[Tensor]:
             with opt.due():
                 (second(torch.tanh(first(x))) - y).square().mean().backward()
         opt.step()
-    return [full(p) for layer in (first, second) for p in layer.parameters()]
+    recorder = Recorder()
+    recorder(weight=second.weight)
+    recorded = torch.from_numpy(recorder.draws("weight"))
+    return [recorded, *(full(p) for layer in (first, second) for p in layer.parameters())]
 
 
 KINDS = ("langevin", "multirate", "multirate, mixed", "multirate of adamw")

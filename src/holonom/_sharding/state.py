@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .._step.configurational import SUMS
 from ..constraints.base import MOMENTA
 from .shards import Piece, is_sharded, local, piece_of
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ..constraints import Constraint
 
 State = dict[str, Any]
+OF_GROUPS = ("clock", "thermostat", SUMS)  # what a group has one of lies on all ranks
 
 
 def placed(space: Constraint, p: Tensor, state: State) -> None:
@@ -29,7 +31,7 @@ def placed(space: Constraint, p: Tensor, state: State) -> None:
     if piece.is_whole or kind_of(space, piece) is not Kind.LOCAL:
         return
     for name, value in state.items():
-        if isinstance(value, Tensor) and not is_sharded(value) and value.ndim:
+        if name not in OF_GROUPS and isinstance(value, Tensor) and not is_sharded(value) and value.ndim:
             where: Piece | None = piece if value.shape == piece.shape else block_piece(space, piece)
             if where is None:
                 continue

@@ -134,6 +134,9 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
             if math.isnan(x) or x < 0 or (math.isinf(x) and not infinite):
                 bound = "at least 0" if infinite else "finite and at least 0"
                 raise ValueError(f"{name} ({symbol}) must be {bound}, got {x}")
+    for name in ("maximize", "fuse", "foreach"):
+        if not isinstance(group[name], bool) and (group[name] is not None or name == "maximize"):
+            raise TypeError(f"{name} must be True or False{', or None' * (name != 'maximize')}, got {group[name]!r}")
     if not isinstance(group["scheme"], str):
         raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])
