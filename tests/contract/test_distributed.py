@@ -1,15 +1,12 @@
 """Two processes under DistributedDataParallel, each with different data: noise and weights stay bit-equal."""
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 from holonom import Langevin
+from tests.sharding import ranks as processes
 
 from .cases import Case, Net, snapshot
 
@@ -41,20 +38,10 @@ def run(case: Case, order: str, rank: int) -> dict[str, torch.Tensor]:
     return snapshot(net, opt)
 
 
-def worker(rank: int, folder: str, cases: list[Case], orders: list[str]) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
+def run_all(cases: list[Case], orders: list[str]) -> dict[str, dict[str, torch.Tensor]]:
     with pytest.raises(ValueError, match=f"no seed.*{RANKS} ranks"):
         Langevin([torch.nn.Parameter(torch.zeros(2))], 0.1, temperature=0.01)
-    results = {f"{case} {order}": run(case, order, rank) for case in cases for order in orders}
-    torch.save(results, f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
-
-
-def run_on_ranks(folder: Path, cases: list[Case], orders: list[str]) -> list[dict[str, dict[str, torch.Tensor]]]:
-    mp.spawn(worker, args=(str(folder), cases, orders), nprocs=RANKS)
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+    return {f"{case} {order}": run(case, order, dist.get_rank()) for case in cases for order in orders}
 
 
 def assert_bit_equal(ranks, case, order):
@@ -67,13 +54,13 @@ def assert_bit_equal(ranks, case, order):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return run_on_ranks(tmp_path_factory.mktemp("ranks"), CASES, ORDERS)
+def ranks():
+    return processes.run(RANKS, run_all, CASES, ORDERS)
 
 
-def test_two_processes_stay_bit_equal(tmp_path):
+def test_two_processes_stay_bit_equal():
     """One case for the default run; the others follow."""
-    assert_bit_equal(run_on_ranks(tmp_path, CASES[1:2], ORDERS[1:]), CASES[1], ORDERS[1])
+    assert_bit_equal(processes.run(RANKS, run_all, CASES[1:2], ORDERS[1:]), CASES[1], ORDERS[1])
 
 
 @distributed

@@ -1,15 +1,13 @@
 """Two processes under DistributedDataParallel: ranks stay bit-equal, and equal to one process with all the data."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from holonom.multirate import Multirate, MultirateLangevin, RandomSubsets, distributed, reduce_due
+from tests.sharding import ranks as processes
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs torch with gloo")
 
@@ -67,21 +65,14 @@ def run(kind, hook, blocks, rank, **options):
     return {**weights, "sent": torch.tensor(sent, dtype=torch.bool)}
 
 
-def worker(rank, folder):
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
-    results = {f"{kind} {hook} 1": run(kind, hook, 1, rank) for kind in KINDS for hook in HOOKS}
-    results["sgd True 2"] = run("sgd", True, 2, rank, gradient_as_bucket_view=True)
-    torch.save(results, f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
+def run_all():
+    results = {f"{kind} {hook} 1": run(kind, hook, 1, dist.get_rank()) for kind in KINDS for hook in HOOKS}
+    return {**results, "sgd True 2": run("sgd", True, 2, dist.get_rank(), gradient_as_bucket_view=True)}
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(worker, args=(str(folder),), nprocs=RANKS)
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+def ranks():
+    return processes.run(RANKS, run_all)
 
 
 CASES = [(kind, hook, 1) for kind in KINDS for hook in HOOKS] + [("sgd", True, 2)]

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from holonom._sharding import collectives
 from tests.sharding import checkpoints
+from tests.sharding.ranks import leave
 
 STEPS, EVERY = 8, 2
 
@@ -69,6 +70,7 @@ def main(folder: Path, space: str, killed_at: int | None) -> None:
     if dist.get_rank() == 0:
         torch.save({"end": found, "started at": start}, folder / "end.pt")
     dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
