@@ -238,17 +238,30 @@ def graph_pass(function: Callable[[Any], None], version: int) -> dict[str, Any]:
 
 
 @cache
-def has_triton() -> bool:
-    """Whether there is a Triton that compiles our kernels, 3.3 or later; torch's CUDA builds bring it along.
+def triton_fault() -> str | None:
+    """Why our kernels cannot be compiled here, with what to do about it; None if they can.
 
-    That of torch 2.6 has no tuples of tensors.
+    They need Triton 3.3, which torch's CUDA builds bring along: that of torch 2.6 has no tuples of tensors. Triton
+    needs a C compiler for what launches a kernel, which slim images of containers do not have.
     """
     if importlib.util.find_spec("triton") is None:
-        return False
+        return "there is no Triton 3.3 or later (torch 2.7 brings it along; on Windows install triton-windows)"
     import triton
 
     major, minor, *_ = triton.__version__.split(".")
-    return (int(major), int(minor)) >= (3, 3)
+    if (int(major), int(minor)) < (3, 3):
+        return f"Triton is {triton.__version__}, not 3.3 or later (update torch to 2.7 or later)"
+    if torch.cuda.is_available():
+        try:
+            triton.runtime.driver.active.get_current_target()
+        except Exception as error:  # of Triton's, of a C compiler, or of the system
+            return f"Triton does not start: {error} (it needs a C compiler, such as gcc, and Python's headers)"
+    return None
+
+
+def has_triton() -> bool:
+    """Whether our kernels can be compiled here."""
+    return triton_fault() is None
 
 
 # ── hooks ────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from torch import Tensor
 from .._lines import users_line
 from .._random import philox
 from .._sharding.shards import local
-from .._torch import full_precision, has_triton
+from .._torch import full_precision, has_triton, triton_fault
 from ..constraints.base import MOMENTA
 from ..scheme import OVERDAMPED, Op, compile_word
 from . import configurational, thermostat
@@ -266,9 +266,8 @@ def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
 def _warn_without_triton() -> None:
     """Once in a process."""
     warnings.warn(
-        "there is no Triton 3.3 or later, so steps on a GPU run without holonom's kernels: the result is the same, "
-        "but a step takes several times as long. Update torch to 2.7 or later (on Windows also install "
-        "triton-windows), or pass fuse=False to silence this.",
+        f"steps on a GPU run without holonom's kernels, because {triton_fault()}. The result is the same, but a step "
+        f"takes several times as long. Pass fuse=False to silence this.",
         stacklevel=users_line(),
     )
 
