@@ -365,6 +365,50 @@ def check_that_tensors_without_addresses_have_no_kernels(device):
         assert not finite.has_kernel([bucket])
 
 
+def check_circles_with_many_radii(device):
+    """Of one, of rows, columns, channels and replicas; as they broadcast, and where memory has channels last."""
+    last = torch.channels_last
+    for shape, radii, seed, memory in (
+        ((6, 4), (), 0, None),
+        ((40, 30), (40, 1), 0, None),
+        ((40, 30), (30,), 0, None),
+        ((6, 5, 4), (6, 1, 4), 0, None),
+        ((3, 6, 4), (3, 1, 1), torch.arange(3, device=device), None),
+        ((6, 5, 3, 3), (1, 5, 1, 1), 0, last),
+    ):
+        radius = torch.linspace(0.5, 1.5, max(1, torch.Size(radii).numel())).reshape(radii)
+        for word in ("BAOAB", "L"):
+            ends = []
+            for fuse in (None, False):
+                params = parameters(device, shape)
+                if memory:
+                    params = [nn.Parameter(params[0].detach().contiguous(memory_format=memory))]
+                circle = Circle(radius.to(device, copy=True))
+                opt = Langevin(params, 0.1, scheme=word, temperature=1e-2, constraint=circle, fuse=fuse, seed=seed)
+                assert run.has_kernels(opt.param_groups[0], opt._buckets()[0]) == (fuse is None)
+                step(opt, params, steps=2)
+                circle.radius.mul_(1.1)  # angles follow the weights
+                step(opt, params, steps=2)
+                ends.append(params[0].detach())
+            torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+def check_that_gradients_in_the_order_of_weights_are_not_copied(device):
+    """With channels last a kernel of one pixel is in both orders; autograd gives it the strides of the other ones."""
+    from holonom._backends.triton import tables
+
+    kernels = [nn.Conv2d(4, 6, size, bias=False).to(device, memory_format=torch.channels_last) for size in (1, 3)]
+    params = [kernel.weight for kernel in kernels]
+    image = torch.ones(2, 4, 8, 8, device=device).contiguous(memory_format=torch.channels_last)
+    sum(kernel(image).square().sum() for kernel in kernels).backward()
+    opt = Langevin(params, 0.1, seed=0)
+    opt.step()
+    (bucket,) = opt._buckets()[0]
+    found = run.Gradients([p.grad for p in params])
+    tables.table_of(bucket, 1).read(found)
+    assert found.noted[1] is None
+
+
 def check_that_seeds_may_have_gaps(device):
     ends = []
     for seeds in (torch.tensor([1, 7, 2, 7]).to(device)[::2], torch.tensor([1, 2]).to(device)):

@@ -45,11 +45,9 @@ def fits(buckets: Sequence[Bucket], word: str, replicas: int) -> bool:
 def _fits(bucket: Bucket, replicas: int) -> bool:
     key = ("fits", replicas)
     if key not in bucket.kept:
-        kind, radius = type(bucket.space), getattr(bucket.space, "radius", 1.0)
         states = [x for s in bucket.states for x in s.values() if isinstance(x, Tensor) and x.is_floating_point()]
         bucket.kept[key] = (
-            kind in (Free, Circle, Sphere)
-            and (kind is Sphere or not isinstance(radius, Tensor))
+            type(bucket.space) in (Free, Circle, Sphere)
             and all(p.dtype in TYPES and p.data_ptr() for p in bucket.params)  # 0: of a subclass, memory is elsewhere
             and all(x.dtype == torch.float32 for x in states)
             and all(map(partial(_is_readable, bucket.space, replicas), bucket.params, bucket.states))
@@ -163,7 +161,7 @@ class Triton(Eager):
         }
         if isinstance(space, Sphere):
             limit = 1 - inset(space.margin, bucket.precision)
-            radius_stride = int(table.radii[0].numel() > 1 or space.takes_sizes)
+            radius_stride = int(table.radii[0][0].numel() > 1 or space.takes_sizes)
             for chunks in table.rows:
                 sums = self._sums(chunks.size, energy, table)
                 yield partial(
@@ -176,13 +174,15 @@ class Triton(Eager):
                 yield from self._calls_on_blocks(table, space, places, (rounding, limit, radius_stride), options)
         else:
             circle = isinstance(space, Circle)
-            radius = float(space.radius) if circle else 1.0  # type: ignore[attr-defined]
+            several = isinstance(getattr(space, "radius", None), Tensor)
+            radius = float(space.radius) if circle and not several else 1.0  # type: ignore[attr-defined]
             limit = 1 - inset(space.margin, bucket.precision) if circle else 1.0  # type: ignore[attr-defined]
             sums = self._sums(table.entries.size, energy, table)
             yield partial(
                 step_entries[(table.entries.size,)],
                 table.entries.table, *places, sums, self.sign, radius, limit, rounding,
-                torch.finfo(bucket.precision).tiny, *strides, CIRCLE=circle, FINISH=polish is not None,
+                torch.finfo(bucket.precision).tiny, *strides, CIRCLE=circle, RADII=several,
+                FINISH=polish is not None,
                 num_warps=8 if normals else 4, **options,
             )  # fmt: skip
 

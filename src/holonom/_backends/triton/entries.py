@@ -39,6 +39,7 @@ def step_entries(
     NORMALS: tl.constexpr,
     LENGTH: tl.constexpr,
     CIRCLE: tl.constexpr,
+    RADII: tl.constexpr,
     MOMENTUM: tl.constexpr,
     FORCE: tl.constexpr,
     DECAY: tl.constexpr,
@@ -57,13 +58,14 @@ def step_entries(
     rows and one replica apart by columns (``numbers_stride`` 1: the same for all); those of a kick are its time and the
     share of ``owed`` that is added to it. A gradient is that of the positions before the step, so B and L stand before
     the first A and see the angle that was loaded. Chunks and noise go by the logical order of entries; ``PERMUTED``
-    where memory has another one.
+    where memory has another one. ``RADII``: entry i of all replicas has radius (i // inner) % period of those in the
+    table, instead of ``radius``.
     """
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
     replica = tl.load(chunks + 3 * chunk + 1)
     start = tl.load(chunks + 3 * chunk + 2)
-    entry = tensors + 9 * tensor
+    entry = tensors + 11 * tensor
     count = tl.load(entry + 4)
     q_at = tl.load(entry).to(tl.pointer_type(WEIGHT)) + replica * count
     p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
@@ -72,6 +74,11 @@ def step_entries(
     if PERMUTED:
         length = tl.load(entry + 6)
         channels = tl.load(entry + 7)
+    if RADII:
+        before = replica * count
+        r_at = tl.load(entry + 8).to(tl.pointer_type(tl.float32))
+        inner = tl.load(entry + 9)
+        period = tl.load(entry + 10)
     column = tl.where(numbers_stride > 1, replica, 0)
     lanes = tl.arange(0, 256)
     if SKIP:
@@ -90,6 +97,9 @@ def step_entries(
     for w in tl.static_range(4):
         at = start + (lanes // 32) * 128 + lanes % 32 + 32 * w
         mask = at < count
+        r = radius
+        if RADII:
+            r = tl.load(r_at + (before + at) // inner % period, mask, 1.0)
         if PERMUTED:
             at = place_of(at, length, channels)
         q = tl.load(q_at + at, mask, 0.0).to(tl.float32)
@@ -99,9 +109,9 @@ def step_entries(
             s = tl.load(s_at + at, mask, 0.0)
             sine, cosine = sine_and_cosine(s)
             if TAKE_UP:  # holonom.constraints.Circle.adopt_: where a weight was written from outside, its angle follows
-                allowed = 4.76837158203125e-07 * radius + rounding * (tl.abs(radius * sine) + tiny)
-                agrees = tl.abs(q - radius * sine) <= allowed
-                ratio = q / radius
+                allowed = 4.76837158203125e-07 * r + rounding * (tl.abs(r * sine) + tiny)
+                agrees = tl.abs(q - r * sine) <= allowed
+                ratio = q / r
                 at_rim = tl.abs(ratio) >= 1 - 4.76837158203125e-07
                 ratio = tl.where(at_rim, tl.where(ratio < 0, -limit, limit), ratio)
                 turns = arc_sine(ratio)
@@ -124,7 +134,7 @@ def step_entries(
                 z = second[w]
             if ((LETTERS >> (4 * i)) & 15) == 1:  # A
                 if CIRCLE:
-                    s += a / (6.283185307179586 * radius) * p
+                    s += a / (6.283185307179586 * r) * p
                 else:
                     q += a * p
             elif ((LETTERS >> (4 * i)) & 15) == 2:  # B
@@ -139,7 +149,7 @@ def step_entries(
                     p += b * z
             elif ((LETTERS >> (4 * i)) & 15) == 4:  # L
                 if CIRCLE:
-                    x, y = radius * sine - a * f, radius * cosine
+                    x, y = r * sine - a * f, r * cosine
                     if ((NORMALS >> (4 * i)) & 15) > 0:
                         x += b * z
                         y += b * second[w]
@@ -157,7 +167,7 @@ def step_entries(
             if FINISH:
                 s -= tl.floor(s + 0.5)
                 sine, _ = sine_and_cosine(s)
-                tl.store(q_at + at, (radius * sine).to(WEIGHT), mask)
+                tl.store(q_at + at, (r * sine).to(WEIGHT), mask)
             tl.store(s_at + at, s, mask)
         else:
             tl.store(q_at + at, q.to(WEIGHT), mask)
@@ -174,7 +184,7 @@ def find_non_finite(chunks, tensors, gradients, flag, GRADIENT: tl.constexpr):
     """Set the flag if an entry of a gradient is NaN or infinite."""
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
-    count = tl.load(tensors + 9 * tensor + 4)
+    count = tl.load(tensors + 11 * tensor + 4)
     at = tl.load(chunks + 3 * chunk + 2) + tl.arange(0, 1024)
     g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + tl.load(chunks + 3 * chunk + 1) * count
     g = tl.load(g_at + at, at < count, 0.0).to(tl.float32)

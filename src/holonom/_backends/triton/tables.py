@@ -13,7 +13,7 @@ from ..._random.philox import as_seed
 from ..._step.buckets import MOVED, SIZES, Bucket
 from ..._step.integrate import Scalar
 from ..._step.letters import PartlyOwed, Ready
-from ...constraints import Sphere
+from ...constraints import Circle, Sphere
 from . import blocks
 from .entries import CHUNK
 from .rows import LANES, ROWS
@@ -50,7 +50,8 @@ class Table:
 
     tensors: for every tensor the addresses of position, momentum, slack variable and its momentum, the entries of one
         replica, the number of its noise stream, the entries of a row; the channels where memory has them last, else 1;
-        the address of its radii.
+        the address of its radii; on circles, how many entries that follow each other have the same one, and how many
+        there are.
     entries: chunks of entries. All chunks of a replica stand together.
     rows: chunks of rows, one launch for every class of lengths; none where the space acts entry by entry.
     blocks: of rows that are longer; None where there are none.
@@ -60,7 +61,7 @@ class Table:
     def __init__(self, bucket: Bucket, replicas: int) -> None:
         self.device, self.replicas = bucket.device, replicas
         counts = [p.numel() // replicas for p in bucket.params]
-        channels = [channels_of(p) or 1 for p in bucket.params]
+        self._channels = channels = [channels_of(p) or 1 for p in bucket.params]
         self.permuted = any(c > 1 for c in channels)
         if isinstance(bucket.space, Sphere):
             lengths = [bucket.space.view(p.detach()).shape[-1] for p in bucket.params]
@@ -69,12 +70,16 @@ class Table:
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
-        self.no_radius = torch.zeros((), device=self.device)
         self.radii = self._radii(bucket)
         rows = [
-            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), count, stream, length, c, r.data_ptr()]
-            for p, m, pair, count, stream, length, c, r in zip(
-                bucket.params, momenta, slots, counts, bucket.streams, lengths, channels, self.radii, strict=True
+            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), *numbers, r.data_ptr(), *repeats]
+            for p, m, pair, numbers, (r, *repeats) in zip(
+                bucket.params,
+                momenta,
+                slots,
+                zip(counts, bucket.streams, lengths, channels, strict=True),
+                self.radii,
+                strict=True,
             )
         ]
         self.tensors = upload(rows, torch.int64, self.device)
@@ -134,7 +139,9 @@ class Table:
         dtypes = {g.dtype for g in gradients}
         readable: Sequence[Tensor] = gradients
         if self.permuted:
-            plain = list(map(Tensor.stride, gradients)) == self._strides
+            # Strides of dimensions of size 1 may be any number.
+            orders = zip(gradients, self._strides, self._channels, strict=True)
+            plain = all(g.stride() == stride or channels_of(g) == c for g, stride, c in orders)
         else:
             plain = all(map(Tensor.is_contiguous, gradients))
         if len(dtypes) > 1 or not dtypes <= READABLE or not plain or any(map(Tensor.is_neg, gradients)):
@@ -201,15 +208,30 @@ class Table:
             keep_for_replays(self._seeds[seed])
         return self._seeds[seed]
 
-    def _radii(self, bucket: Bucket) -> list[Tensor]:
-        """For every tensor its radii, one or one a row. Kernels read them, so they live as long as the table."""
+    def _radii(self, bucket: Bucket) -> list[tuple[Tensor, int, int]]:
+        """For every tensor its radii, and on circles where they act. Kernels read them, so they live with the table."""
         space = bucket.space
+        radius = getattr(space, "radius", None)
+        if isinstance(space, Circle) and isinstance(radius, Tensor):
+            radius = radius.detach().to(self.device, torch.float32)
+            return [radii_of_entries(radius, p.shape) for p in bucket.params]
         if not isinstance(space, Sphere):
-            return [self.no_radius] * len(bucket.params)
+            return [(torch.zeros((), device=self.device), 1, 1)] * len(bucket.params)
         if space.takes_sizes:
-            return [state[SIZES].contiguous() for state in bucket.states]
-        radius = space.radius if isinstance(space.radius, Tensor) else torch.tensor([space.radius])
-        return [radius.to(self.device, torch.float32).contiguous()] * len(bucket.params)
+            return [(state[SIZES].contiguous(), 1, 1) for state in bucket.states]
+        radius = radius if isinstance(radius, Tensor) else torch.tensor([radius])
+        return [(radius.to(self.device, torch.float32).contiguous(), 1, 1)] * len(bucket.params)
+
+
+def radii_of_entries(radius: Tensor, shape: torch.Size) -> tuple[Tensor, int, int]:
+    """Radii such that entry i has number (i // inner) % period of them; ``radius`` broadcasts to the shape."""
+    sizes = (1,) * (len(shape) - radius.ndim) + tuple(radius.shape)
+    several = [place for place, size in enumerate(sizes) if size > 1]
+    if not several:
+        return radius.reshape(1), 1, 1
+    first, last = several[0], several[-1] + 1
+    radii = radius.expand(*sizes[:first], *shape[first:last], *sizes[last:]).contiguous()
+    return radii, shape[last:].numel(), radii.numel()
 
 
 def table_of(bucket: Bucket, replicas: int) -> Table:
