@@ -5,16 +5,21 @@
 Gradients are in place and the finite check is on. Steps follow each other without waiting for the device, as in
 training. ``device`` is the time of the kernels alone; where a step takes longer, the host is what it waits for.
 Orthogonal arms constrain all kernels and matrices but embeddings, start on the manifold and take steps that turn
-weights by about 0.01; their error is that after 1000 steps. Muon moves the same matrices, and SGD the rest.
+weights by about 0.01; their error is that after 1000 steps, of the first process. Muon moves the same matrices, and SGD
+the rest. The first step of a word and a space is also timed by itself, in a process that finds no compiled kernels.
+
+The file is written after every process, and again at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -109,8 +114,11 @@ ARMS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
 }
 
 
-def measure(network: str, arm: str, rounds: int = 5, steps: int = 40) -> dict[str, Any]:
-    """Milliseconds of a step: from start to end, of the host's calls, and of kernels; and what it needs of memory."""
+NOISY = [f"{name}, τ > 0" for name in ("free", "circle", "sphere")]  # their kernels take longest to compile
+
+
+def start(network: str, arm: str) -> tuple[list[nn.Parameter], Any, float]:
+    """Parameters with gradients, their optimizer, and the seconds that its first step took."""
     params = [nn.Parameter(0.02 * torch.randn(shape, device="cuda")) for shape in NETWORKS[network]]
     for p in params:
         p.grad = 1e-3 * torch.randn_like(p)
@@ -119,7 +127,12 @@ def measure(network: str, arm: str, rounds: int = 5, steps: int = 40) -> dict[st
     first = time.perf_counter()
     optimizer.step()
     torch.cuda.synchronize()
-    first = time.perf_counter() - first
+    return params, optimizer, time.perf_counter() - first
+
+
+def measure(network: str, arm: str, rounds: int = 5, steps: int = 40, errors: bool = True) -> dict[str, Any]:
+    """Milliseconds of a step: from start to end, of the host's calls, and of kernels; and what it needs of memory."""
+    params, optimizer, first = start(network, arm)
     for _ in range(steps):
         optimizer.step()
     torch.cuda.synchronize()
@@ -140,7 +153,7 @@ def measure(network: str, arm: str, rounds: int = 5, steps: int = 40) -> dict[st
         torch.cuda.synchronize()
     kernels = sum(event.self_device_time_total for event in found.key_averages()) / 5
     error = {}
-    if arm.startswith("orthogonal"):
+    if errors and arm.startswith("orthogonal"):
         for _ in range(STEPS_OF_ERROR - steps * (rounds + 1) - 6):
             optimizer.step()
         error = {"error": orthogonality_error(matrices_of(params)[0])}
@@ -148,50 +161,81 @@ def measure(network: str, arm: str, rounds: int = 5, steps: int = 40) -> dict[st
         **error,
         "network": network, "arm": arm, "step_ms": 1e3 * statistics.median(times),
         "host_ms": 1e3 * statistics.median(calls), "device_ms": 1e-3 * kernels, "first_s": first, "peak_bytes": peak,
+        "weight_bytes": sum(p.nbytes for p in params),
     }  # fmt: skip
 
 
 def medians(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Of the same rows of several processes."""
+    """Of the same rows of several processes; of those that have a number."""
     return [
-        {key: statistics.median(row[key] for row in rows) if isinstance(value, float | int) else value
+        {key: statistics.median(row[key] for row in rows if key in row) if isinstance(value, float | int) else value
          for key, value in rows[0].items()}
         for rows in zip(*runs, strict=True)
     ]  # fmt: skip
 
 
+def in_a_process(file: Path, *arguments: str) -> Any:
+    """What this program writes to a file when it is called with these arguments; no kernel is compiled before."""
+    with tempfile.TemporaryDirectory() as cache:
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.gpu", "--out", str(file), *arguments],
+            check=True, env={**os.environ, "TRITON_CACHE_DIR": cache},
+        )  # fmt: skip
+    found = json.loads(file.read_text())["rows"]
+    file.unlink()
+    return found
+
+
+def line(row: dict[str, Any], peer: dict[str, Any]) -> str:
+    times, kernels = (row[key] / peer[key] for key in ("step_ms", "device_ms"))
+    return (
+        f"{row['network']:>10} {row['arm']:<14} {row['step_ms']:7.3f} ms, {times:5.2f} × SGD; host "
+        f"{row['host_ms']:.3f}, kernels {row['device_ms']:6.3f} ({kernels:4.2f} ×); first {row['first_s']:5.2f} s, "
+        f"memory {row['peak_bytes'] / 2**20:6.1f} MiB ({row['peak_bytes'] / row['weight_bytes']:.1%} of the weights)"
+        + (f", max|QᵀQ − I| {row['error']:.1e}" if "error" in row else "")
+        + (f", first step on an empty cache {row['first_empty_s']:.1f} s" if "first_empty_s" in row else "")
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=3, help="medians of so many")
+    parser.add_argument("--only", choices=list(ARMS), help="one arm on ResNet-50, its first step alone")
+    parser.add_argument("--no-errors", action="store_true", help="leave out the 1000 steps of orthogonal arms")
     parser.add_argument("--out", type=Path, default=Path("results/gpu.json"))
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks.gpu needs a CUDA device; python -m benchmarks.run measures on a CPU")
+    warnings.filterwarnings("ignore", message="weights that did not satisfy")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    if options.processes > 1:
-        files = [options.out.with_suffix(f".{number}.json") for number in range(options.processes)]
-        for file in files:
-            subprocess.run([sys.executable, "-m", "benchmarks.gpu", "--processes", "1", "--out", str(file)],
-                check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-        rows = medians([json.loads(file.read_text())["rows"] for file in files])
-        for file in files:
-            file.unlink()
-    else:
-        warnings.filterwarnings("ignore", message="weights that did not satisfy")
-        arms = [(network, arm) for network in NETWORKS for arm in ARMS if (network, arm) != ("ResNet-50", "Muon")]
-        rows = [measure(network, arm) for network, arm in arms]
     record = {"device": device_name(torch.device("cuda")), "torch": torch.__version__, "processes": options.processes}
-    options.out.write_text(json.dumps({**record, "rows": rows}, indent=2) + "\n")
+
+    def write(rows: list[dict[str, Any]]) -> None:
+        options.out.write_text(json.dumps({**record, "rows": rows}, indent=2) + "\n")
+
+    if options.only:
+        write([{"first_empty_s": start("ResNet-50", options.only)[2]}])
+        return
+    rows: list[dict[str, Any]] = []
+    if options.processes == 1:
+        for network, arm in [(n, a) for n in NETWORKS for a in ARMS if (n, a) != ("ResNet-50", "Muon")]:
+            rows.append(measure(network, arm, errors=not options.no_errors))
+            print(line(rows[-1], next(row for row in rows if row["network"] == network)), flush=True)
+        write(rows)
+        return
+    part, runs = options.out.with_suffix(".part.json"), []
+    for number in range(options.processes):
+        print(f"process {number + 1} of {options.processes}", flush=True)
+        runs.append(in_a_process(part, "--processes", "1", *(["--no-errors"] if number else [])))
+        rows = medians(runs)
+        write(rows)
     for row in rows:
-        peer = next(r for r in rows if r["arm"] == PEER and r["network"] == row["network"])
-        times, kernels = (row[key] / peer[key] for key in ("step_ms", "device_ms"))
-        print(
-            f"{row['network']:>10} {row['arm']:<14} {row['step_ms']:7.3f} ms, {times:5.2f} × SGD; host "
-            f"{row['host_ms']:.3f}, kernels {row['device_ms']:6.3f} ({kernels:4.2f} ×); first {row['first_s']:5.2f} s, "
-            f"memory {row['peak_bytes'] / 2**20:6.1f} MiB"
-            + (f", max|QᵀQ − I| {row['error']:.1e}" if "error" in row else "")
-        )
+        if row["network"] == "ResNet-50" and row["arm"] in NOISY:
+            row |= in_a_process(part, "--only", row["arm"])[0]
+    write(rows)
+    print("medians", flush=True)
+    for row in rows:
+        print(line(row, next(r for r in rows if r["arm"] == PEER and r["network"] == row["network"])))
 
 
 if __name__ == "__main__":
