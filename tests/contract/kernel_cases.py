@@ -393,6 +393,29 @@ def check_circles_with_many_radii(device):
             torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
 
 
+def check_words_of_several_launches(device):
+    """Four draws in a stage; stages of half precision on circles, whose angles are not rounded between them."""
+    for constraint, word, dtype, shape in (
+        (None, "OBAOAOABO", torch.float32, (6, 4)),
+        (Circle(0.7), "OBAOAOABO", torch.bfloat16, (6, 4)),
+        (Circle(0.7), "BACDEDCADOB", torch.bfloat16, (6, 4)),
+        (Sphere(90.0), "OBAOAOABO", torch.float32, (6, 4)),
+        (Sphere(90.0), "OBAOAOABO", torch.float32, (1, 17_000)),
+    ):
+        ends = []
+        for fuse in (None, False):
+            params = parameters(device, shape, dtype=dtype)
+            options = {"coupling": 0.1, "driving_noise": 0.1} if "E" in word else {}
+            opt = Langevin(
+                params, 0.1, scheme=word, temperature=1e-2, constraint=constraint, fuse=fuse, seed=0, **options
+            )
+            assert run.has_kernels(opt.param_groups[0], opt._buckets()[0]) == (fuse is None)
+            step(opt, params, steps=3)
+            ends.append((params, [opt.state[params[0]]]))
+        found = differences(*ends)
+        assert all(x <= limit for x, limit in zip(found, limits(dtype), strict=True)), (word, found)
+
+
 def check_that_gradients_in_the_order_of_weights_are_not_copied(device):
     """With channels last a kernel of one pixel is in both orders; autograd gives it the strides of the other ones."""
     from holonom._backends.triton import tables

@@ -14,6 +14,7 @@ from triton.compiler import ASTSource
 from holonom._backends import triton as steps
 from holonom._backends.triton import hold
 from holonom._step import run
+from holonom.constraints import Circle
 
 from .kernel_cases import SPACES, run_hold, run_permuted, run_steps
 
@@ -57,6 +58,7 @@ def launches():
     """Kernels with the kinds of their arguments, from steps of every kind."""
     found = {}
     run.KERNEL_DEVICES.add("cpu")
+    SPACES["circles"] = Circle(torch.tensor(0.7))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module, names in KERNELS.items():

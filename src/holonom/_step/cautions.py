@@ -91,7 +91,7 @@ def _without_noise(group: Group) -> str | None:
 
 def _rounds_away(group: Group) -> str | None:
     """Of half precision without a master copy. Circles have one: the angle."""
-    narrow = {p.dtype for p in group["params"] if p.dtype.itemsize < 4}
+    narrow = {dtype for dtype in {p.dtype for p in group["params"]} if dtype.itemsize < 4}
     if not narrow or str(group["constraint"]).startswith("Circle"):
         return None
     dtype = max(narrow, key=lambda dtype: torch.finfo(dtype).eps)

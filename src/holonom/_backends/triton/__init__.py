@@ -19,6 +19,7 @@ from ..._step.integrate import Eager, Scalar
 from ..._step.letters import Ready
 from ...constraints import Circle, Free, Sphere, View
 from ...constraints.base import Constraint, inset
+from ...scheme import compile_word
 from .blocks import add_terms, run_letters, sum_products
 from .entries import LETTER, find_non_finite, step_entries
 from .launches import Launches, count_writes
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}  # tables.READABLE
 WARPS = {32: 1, 64: 1, 256: 2, 1024: 4, 4096: 16}  # by the lanes of a kernel for rows
-MAX_DRAWS = 2  # of one stage
+MAX_DRAWS = 2  # of one launch
 
 
 def fits(buckets: Sequence[Bucket], word: str, replicas: int) -> bool:
     """Whether there are kernels for these buckets and this word."""
-    if sum(map(word.count, "ODF")) > MAX_DRAWS:
-        return False
-    if "E" in word and any(bucket.narrow for bucket in buckets):  # positions would be rounded between two stages
-        return False
+    stages = "".join([op.letter for op in compile_word(word).program]).split("E")
+    launches = sum(max(1, -(-sum(map(stage.count, "ODF")) // MAX_DRAWS)) for stage in stages)
+    if launches > 1 and any(bucket.narrow and not isinstance(bucket.space, Circle) for bucket in buckets):
+        return False  # positions would be rounded between two launches; on circles an angle stands for them
     return all(_fits(bucket, replicas) for bucket in buckets)
 
 
@@ -116,12 +117,14 @@ class Triton(Eager):
         self.energies: list[Tensor] = []
         if any(isinstance(x, Tensor) for op in ops for x in op.numbers):  # computed of what this step owes
             self.launches.lasting = False
-        letters, normals = codes(tuple([(op.letter, op.draw is not None) for op in ops]))
+        parts = split(ops)
         for bucket, table in zip(self.buckets, self.tables, strict=True):
             with torch.cuda.device_of(table.tensors):  # type: ignore[no-untyped-call] # launched where parameters are
-                for call in self._calls(bucket, table, ops, letters, normals, noise.clock, polish):
-                    self.launches.calls.append((table.tensors, call))
-                    call()
+                for part in parts:
+                    takes_up, is_last = self.adopts and part is parts[0], part is parts[-1]
+                    for call in self._calls(bucket, table, part, noise.clock, polish, takes_up, is_last):
+                        self.launches.calls.append((table.tensors, call))
+                        call()
         self.adopts = False
 
     def _calls(
@@ -129,19 +132,20 @@ class Triton(Eager):
         bucket: Bucket,
         table: Table,
         ops: Sequence[Ready],
-        letters: int,
-        normals: int,
         clock: Tensor,
         polish: bool | None,
+        takes_up: bool,
+        is_last: bool,
     ) -> Iterator[Callable[[], Any]]:
-        """The launches of a stage on one bucket."""
+        """The launches of a part of a stage on one bucket."""
         space = bucket.space
+        letters, normals = codes(tuple([(op.letter, op.draw is not None) for op in ops]))
         numbers, draws, owed = table.numbers(ops, self.decay)
         skip = clock if self.skip is None else self.skip
         if {clock.device, owed.device, skip.device} != {bucket.device}:  # of a group on several GPUs
             clock, owed, skip = (x.to(bucket.device) for x in (clock, owed, skip))
             self.launches.lasting = False
-        energy = polish is None and table.has_momentum
+        energy = is_last and polish is None and table.has_momentum
         rounding = torch.finfo(bucket.precision).eps if bucket.narrow else 0.0
         places = (table.tensors, table.gradients, numbers, draws, owed, table.seeds(self.seed), clock, skip)
         strides = numbers.shape[1], int(self.replicas > 1)
@@ -154,7 +158,7 @@ class Triton(Eager):
             "DECAY": isinstance(self.decay, Tensor) or self.decay != 0.0,
             "SKIP": self.skip is not None,
             "ENERGY": energy,
-            "TAKE_UP": self.adopts,
+            "TAKE_UP": takes_up,
             "PERMUTED": table.permuted,
             "WEIGHT": TYPES[bucket.precision],
             "GRADIENT": TYPES[table.gradient_dtype],
@@ -182,7 +186,7 @@ class Triton(Eager):
                 step_entries[(table.entries.size,)],
                 table.entries.table, *places, sums, self.sign, radius, limit, rounding,
                 torch.finfo(bucket.precision).tiny, *strides, CIRCLE=circle, RADII=several,
-                FINISH=polish is not None,
+                FINISH=is_last and polish is not None,
                 num_warps=8 if normals else 4, **options,
             )  # fmt: skip
 
@@ -238,9 +242,22 @@ class Triton(Eager):
         self.buckets[0].kept["launches"] = self.launches
 
 
+def split(ops: Sequence[Ready]) -> list[list[Ready]]:
+    """The letters of a stage, cut where kernels have no more draws."""
+    parts, draws = [list[Ready]()], 0
+    for op in ops:
+        if op.draw is not None:
+            if draws == MAX_DRAWS:
+                parts.append([])
+                draws = 0
+            draws += 1
+        parts[-1].append(op)
+    return parts
+
+
 @lru_cache(maxsize=256)
 def codes(ops: tuple[tuple[str, bool], ...]) -> tuple[int, int]:
-    """The letters of a stage, and which draw each takes, four bits each; ``ops`` are letters and whether they draw."""
+    """The letters of a launch, and which draw each takes, four bits each; ``ops`` are letters and whether they draw."""
     letters = normals = draws = 0
     for i, (letter, draws_noise) in enumerate(ops):
         letters |= LETTER[letter] << 4 * i

@@ -91,7 +91,7 @@ def step_entries(
         first = four_normals(seed, step, block, stream, tl.load(draws))
         if CIRCLE and LETTERS == 4:  # L, whose noise moves both coordinates
             second = four_normals(seed, step, block, stream + 1, tl.load(draws))
-        elif NORMALS >= 0:  # two draws at most; a stage with more is run by the reference
+        elif NORMALS >= 0:  # two draws at most: a stage with more takes several launches
             second = four_normals(seed, step, block, stream, tl.load(draws + 1))
     energy = 0.0
     for w in tl.static_range(4):

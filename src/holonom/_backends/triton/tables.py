@@ -100,7 +100,7 @@ class Table:
         self._strides = [p.stride() if c > 1 else row_major(p) for p, c in zip(bucket.params, channels, strict=True)]
         self._addresses: list[int] = []
         self._lasting: tuple[list[int], Tensor] = [], self.gradients
-        self._numbers: dict[Any, tuple[list[Any], Tensor, Tensor]] = {}
+        self._numbers: dict[Any, tuple[list[Any] | None, Tensor, Tensor]] = {}
         self._nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         self._seeds: dict[int, Tensor] = {}
 
@@ -182,17 +182,18 @@ class Table:
         values.append(decay)
         shown = [x.shape if isinstance(x, Tensor) else x for x in values]
         key = tuple([(op.letter, op.draw) for op in ops])
-        if key not in self._numbers or self._numbers[key][0] != shown:
+        before, numbers, draws = self._numbers.get(key, (None, self._nothing, self._nothing))
+        if before != shown:
             columns = max([x.numel() for x in values if isinstance(x, Tensor)], default=1)
             host = [[0.0 if isinstance(x, Tensor) else x] * columns for x in values]
-            drawn = [op.draw & 0xFFFFFFFF for op in ops if op.draw is not None] or [0]
-            numbers, draws = upload(host, torch.float32, self.device), upload([*drawn, 0], torch.int64, self.device)
+            numbers = upload(host, torch.float32, self.device)
+            if before is None:
+                drawn = [op.draw & 0xFFFFFFFF for op in ops if op.draw is not None] or [0]
+                draws = upload([*drawn, 0], torch.int64, self.device)
             if not is_capturing(self.device):  # a captured copy runs with the replay only
                 self._numbers[key] = shown, numbers, draws
-        else:
-            _, numbers, draws = self._numbers[key]
-            if is_capturing(self.device):  # other numbers of a later step take their place here, not in the graph
-                keep_for_replays(numbers, draws)
+        if is_capturing(self.device):  # other numbers of a later step take their place here, not in the graph
+            keep_for_replays(numbers, draws)
         for row, x in enumerate(values):
             if isinstance(x, Tensor):
                 numbers[row].copy_(x)
