@@ -8,8 +8,11 @@ CODE := src tests benchmarks examples docs/conf.py docs/_extensions
 PIP := -m pip install --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto
+CUDA := tests/contract/test_cuda*.py tests/contract/test_kernels.py tests/contract/test_multirate_cuda.py \
+	tests/contract/test_multirate_captured.py tests/contract/test_compiled_memory.py \
+	tests/unit/test_graphs.py tests/unit/test_landscape_fused.py
 
-.PHONY: run test test-browser test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest test-studies
+.PHONY: run test test-browser test-cuda test-distributed test-docs test-integrations test-kernels test-kill test-long test-oldest test-studies
 .PHONY: lint bench browser clean dist docs play
 
 # The playground: a page on which a network learns a plane.
@@ -47,6 +50,10 @@ test-integrations: $(VENV)/dev-ready $(VENV)/integrations-ready
 # The GPU's kernels on a CPU: run by Triton's interpreter, and compiled. An environment of its own: torch.compile would find Triton there.
 test-kernels: $(KERNELS)/ready
 	$(KERNELS)/bin/python -m pytest tests/contract/test_kernels.py
+
+# All tests that need a GPU. They compile about a thousand kernels, so that cores count more than the GPU.
+test-cuda: $(VENV)/dev-ready
+	$(PYTEST) --dist worksteal $(CUDA)
 
 # Part of the default tests with the oldest supported torch. By hand: its environment downloads gigabytes.
 test-oldest: $(OLDEST)/ready

@@ -18,7 +18,6 @@ from holonom.constraints import Circle, Free, Orthogonal, Sphere
 
 from .kernel_cases import (
     BLOCKS,
-    CHECKS,
     HOLDS,
     differences,
     limits,
@@ -30,6 +29,7 @@ from .kernel_cases import (
     run_steps,
     table,
 )
+from .kernel_checks import CHECKS
 
 needs_cuda = pytest.mark.skipif(
     not (torch.cuda.is_available() and has_triton()), reason="no CUDA device with kernels here"
@@ -121,19 +121,18 @@ def test_a_skipped_step_is_known_where_a_group_has_its_clock():
 @needs_triton
 def test_kernels_do_what_the_reference_does_on_a_cpu():
     """Triton's interpreter runs the same code, slowly; a few cases."""
-    script = Path(__file__).with_name("kernel_cases.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=1200, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_module("kernel_interpreted", environment)
 
 
 @needs_triton
 def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", f"{__package__}.kernel_compile"]
-    root = Path(__file__).parents[2]
+    run_module("kernel_compile", environment)
+
+
+def run_module(name, environment):
+    command, root = [sys.executable, "-m", f"{__package__}.{name}"], Path(__file__).parents[2]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -258,3 +257,48 @@ def test_captured_steps_and_steps_between_them_read_their_own_gradients():
     torch.cuda.synchronize()
     assert all(x is p.grad for x, p in zip(captured, ours, strict=True))
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@needs_cuda
+def test_optimizers_may_step_on_streams_of_their_own():
+    ends = []
+    for streams in ([torch.cuda.current_stream()] * 2, [torch.cuda.Stream(), torch.cuda.Stream()]):
+        pairs = []
+        for seed in (0, 1):
+            params = params_on("cuda", (400, 300), (7,))
+            pairs.append((Langevin(params, 0.1, temperature=1e-3, constraint=Circle(1.0), seed=seed), params))
+        torch.cuda.synchronize()
+        for number in range(6):
+            for (opt, params), stream in zip(pairs, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    opt.param_groups[0]["lr"] = 0.1 / (1 + number // 2)
+                    for p in params:
+                        p.grad = torch.sin(p.detach() + number)  # new memory, which the streams reuse
+                    opt.step()
+        torch.cuda.synchronize()
+        ends.append([p.detach() for _, params in pairs for p in params])
+    assert all(map(torch.equal, *ends))
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_properties(0).total_memory < 120e9,
+    reason="no CUDA device of 120 GB here",
+)
+@pytest.mark.parametrize("space", [None, Circle(1.0)], ids=["free", "circle"])
+def test_tensors_of_more_entries_than_32_bits_number(space):
+    count = (1 << 31) + 1500
+    p = nn.Parameter(torch.zeros(count, dtype=torch.bfloat16, device="cuda"))
+    p.grad = torch.ones_like(p)
+    opt = Langevin([p], 0.25, scheme="L", constraint=space, seed=0)
+    opt.step()
+    assert float(p.detach()[0]) != 0
+    assert bool((p.detach() == p.detach()[0]).all())
+    p.grad[-1] = torch.nan
+    opt.step()
+    assert opt._read_skipped() == 1
+    p.grad[-1] = 1.0
+    opt.param_groups[0]["temperature"] = 1e-2
+    opt.step()
+    ends = p.detach()[:1500].float(), p.detach()[-1500:].float()
+    assert all(0.04 < float(x.std()) < 0.1 for x in ends)  # √(2τh) = 0.07
+    assert not torch.equal(*ends)
