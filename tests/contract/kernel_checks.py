@@ -243,6 +243,22 @@ def check_words_of_several_launches(device):
         assert all(x <= limit for x, limit in zip(found, limits(dtype), strict=True)), (word, found)
 
 
+def check_that_a_schedule_copies_coefficients_alone(device):
+    """The numbers of draws stay, and the addresses where nothing has moved."""
+    from holonom._backends.triton import tables
+
+    params = parameters(device, (6, 4))
+    opt = Langevin(params, 0.1, temperature=1e-2, seed=0)
+    params[0].grad = torch.ones_like(params[0])
+    for _ in range(4):
+        opt.step()
+    for lr in (0.2, 0.3):
+        opt.param_groups[0]["lr"] = lr
+        with mock.patch.object(tables, "upload", wraps=tables.upload) as copied:
+            opt.step()
+        assert copied.call_count == 1
+
+
 def check_that_gradients_in_the_order_of_weights_are_not_copied(device):
     """With channels last a kernel of one pixel is in both orders; autograd gives it the strides of the other ones."""
     from holonom._backends.triton import tables
