@@ -378,7 +378,7 @@ def test_margins_are_rounded_to_their_interval(tmp_path, middle, low, high, text
         ({"detail": "6 of 6 runs, between 0.54 and 1", "measured": 1.0}, HOLDS, "6 of 6 runs", "between"),
         ({"detail": "a 5; b 3, c 1; nearest b, 8 runs", "published": "9, next 3"}, DIRECTION, "5 against 3 (b)", "c 1"),
         ({"detail": "5 against 3, 8 runs", "published": "9 against 3"}, DIRECTION, "5 against 3", "8 runs"),
-        ({"name": "it beats the grid's best (h=0.1)", "detail": "5 against 3, 8 runs", "published": "9 against 3"}, HOLDS,
+        ({"name": "the grid's best", "detail": "5 against 3, 8 runs", "published": "9 against 3"}, HOLDS,
          "5 against 3", "8 runs"),
         ({"detail": "", "uncertainty": 0.0}, HOLDS, "2", "no interval was stored"),
         ({"detail": "median of 30 rounds", "measured": 0.5, "uncertainty": 0.02}, HOLDS, "0.5", "limit was not stored"),
