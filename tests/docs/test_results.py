@@ -35,7 +35,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def of_chapters() -> Iterator[list[str]]:
-    part = TEXT.split("## The thesis, by chapter")[1].split("\n## ")[0]
+    part = TEXT.split("## The thesis, by chapter")[1].split("\n## ")[0].split("\n### Not of the papers")[0]
     yield from rows(part)
 
 

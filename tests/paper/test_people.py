@@ -226,6 +226,37 @@ def test_training_is_repeatable_and_moves_batch_statistics(tmp_path: Path) -> No
     assert (after["features.1.running_mean"] != before).all()
 
 
+def test_an_interrupted_network_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, with random shifts: a hundred networks take longer than a stretch on a GPU may."""
+    data, run, file = load(tmp_path), small_run(tmp_path), tmp_path / "training.pt"
+    settings = SimpleNamespace(**{**vars(SMOKE), "epochs": 4, "look_every": 2})
+    monkeypatch.setitem(classifiers.NETWORKS, "MLP1", classifiers.Training("MLP", shifts=True))
+    real, looks, interrupted = train_to_accuracy.accuracy, [], 3
+
+    def accuracy(*arguments: Any) -> torch.Tensor:
+        looks.append(1)
+        if len(looks) == interrupted:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    def predictions(checkpoint: Path | None = None) -> train_to_accuracy.Predictions:
+        looks.clear()
+        return train_to_accuracy.predictions_at(
+            run, settings, "MLP1", data, data.x_test[:5], (0.3, 0.99), checkpoint=checkpoint
+        )
+
+    monkeypatch.setattr(train_to_accuracy, "accuracy", accuracy)
+    monkeypatch.setattr(train_to_accuracy, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        predictions(file)
+    interrupted = 0
+    continued, taken = predictions(file), len(looks)
+    whole = predictions()
+    assert taken == len(looks) - 2
+    for key, values in whole.items():
+        assert torch.equal(values, continued[key]), key
+
+
 def test_shifts_move_images_whole() -> None:
     x = torch.zeros(2, 400, 1, 28, 28) + normalised(torch.zeros(()))
     x[..., 10, 12] = 3.0

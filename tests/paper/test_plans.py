@@ -9,18 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import mse_loss
 
+from holonom._training.stepper import Stepper
+from holonom.batches import Shuffled
+from holonom.cli import main
 from holonom.data import Corpus, Sentences
+from holonom.experiments import planning
 from holonom.experiments.base import catalogue
-from holonom.experiments.planning import plan
+from holonom.experiments.planning import AT_MOST, EXACT, MORE, Part, Plan, PlannedRun, plan
 from holonom.experiments.setups.cifar import training
-from holonom.experiments.setups.perceptrons.fashion_mnist import Constrained
+from holonom.experiments.setups.perceptrons.fashion_mnist import Constrained, Images
 from holonom.experiments.setups.perceptrons.search import best as best_settings
 from holonom.experiments.setups.planar.problem import FOUR_TURNS, problem
 from holonom.experiments.setups.shared.optimizers import Momentum
 from holonom.experiments.setups.transfer import text
 from holonom.experiments.studies import fig5, fig7, table2
 from holonom.experiments.verdicts import FAILS, HOLDS
+from holonom.models import shlp
 
 from ..random_images import image_set
 from .small import small_run
@@ -46,6 +52,76 @@ def test_a_plan_says_that_it_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> No
     found = plan("table5.1", scale="smoke", device="cpu")
     assert not found.complete
     assert [(part.title, part.steps, part.unit) for part in found.parts] == [("pre-training", 1, "epoch")]
+
+
+def forbidden(*_: Any) -> Any:
+    raise AssertionError("a plan does not evaluate")
+
+
+def planned(tmp_path: Path) -> PlannedRun:
+    return PlannedRun("x", "smoke", 2, 0, torch.device("cpu"), tmp_path, quiet=True)
+
+
+def train(run: PlannedRun, arm: str, lr: float, momentum: float = 0.0, hidden: int = 3, compiled: bool = False) -> Any:
+    ensemble = run.ensemble(lambda: shlp(2, hidden, 1))
+    batches = Shuffled(torch.zeros(2, 8, 2), torch.zeros(2, 8, 1), 4, ensemble.seeds, own_data=True)
+    optimizer = torch.optim.SGD(ensemble.parameters(), lr, momentum=momentum)
+    return run.fit(arm, ensemble, optimizer, mse_loss, batches, 40, forbidden, 4, compiled=compiled)
+
+
+def test_a_plan_times_trainings_that_differ_in_numbers_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    real = PlannedRun._measure
+    monkeypatch.setattr(PlannedRun, "_measure", lambda run, *rest: measured.append(run) or real(run, *rest))
+    run = planned(tmp_path)
+    trained: dict[str, dict[str, Any]] = {
+        "a": {"lr": 0.1},
+        "b": {"lr": 0.2},
+        "momentum": {"lr": 0.1, "momentum": 0.9},
+        "wide": {"lr": 0.1, "hidden": 4},
+        "compiled": {"lr": 0.3, "compiled": True},
+    }
+    for arm, options in trained.items():
+        fit = train(run, arm, **options)
+        assert fit.final("any metric").shape == (2,)
+        assert fit.split(["one", "two"])["two"].curves["another"].shape == (5, 1)
+    assert len(measured) == 3
+    a, b, *_, compiled = run.parts
+    assert (a.seconds, a.bound) == (b.seconds, EXACT)
+    assert (compiled.seconds, compiled.bound) == (a.seconds, AT_MOST)
+    assert a.seconds > 0
+
+
+def test_a_plan_gives_long_steps_up_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "TOO_LONG", 0.0)
+    monkeypatch.setattr(Stepper, "run", forbidden)
+    run = planned(tmp_path)
+    train(run, "a", 0.1)
+    train(run, "b", 0.1, momentum=0.9)  # would be given up in its gradients, too
+    first, second = run.parts
+    assert first.bound == second.bound == MORE
+    assert first.seconds == second.seconds > 0
+
+
+def test_a_plan_of_fig7_ends_before_test_images_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(run: Any, train: int, test: int) -> Images:
+        return Images(torch.zeros(train, 784), torch.arange(train) % 10, torch.zeros(9, 784), torch.zeros(9).long())
+
+    monkeypatch.setattr(fig7, "load", load)
+    monkeypatch.setattr(fig7, "averaged", forbidden)
+    found = plan("fig7", scale="smoke", device="cpu")
+    assert found.complete
+    assert {"SGD-m grid", "search, circle", "published code's circles"} <= {part.title for part in found.parts}
+
+
+def test_a_plan_says_what_its_times_mean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [Part("a", 2, 10, 3600.0, bound=MORE), Part("b", 2, 10, 60.0, bound=AT_MOST), Part("c", 2, 10, 30.0)]
+    monkeypatch.setattr(planning, "plan", lambda id, **_: Plan(id, parts, True, torch.device("cpu")))
+    assert main(["reproduce", "fig1", "--plan"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "more than 1 h" in said
+    assert "given up after 1 s" in said
+    assert "take less" in said
 
 
 def test_validation_points_leave_the_others_as_they_are(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 def _plan(studies: list[Experiment], left_out: Mapping[str, Reason], chosen: dict[str, Any]) -> int:
     """Print what the experiments cost; the time is measured on this device."""
-    from ..experiments.planning import plan
+    from ..experiments.planning import AT_MOST, EXACT, MORE, TOO_LONG, plan
     from ..experiments.reproduce import device_name
     from ..report.wording import duration
 
@@ -144,7 +144,7 @@ def _plan(studies: list[Experiment], left_out: Mapping[str, Reason], chosen: dic
         plans.append(one)
         for part in one.parts:
             unit = "" if part.unit == "step" else f" {part.unit}s"
-            time = duration(part.seconds) if math.isfinite(part.seconds) else "not measured"
+            time = part.bound + duration(part.seconds) if math.isfinite(part.seconds) else "not measured"
             rows.append((study.id, part.title, f"{part.runs}", f"{part.steps:,}{unit}", time))
         if not one.parts:
             rows.append((study.id, "nothing to train", "–", "–", "–"))
@@ -153,12 +153,18 @@ def _plan(studies: list[Experiment], left_out: Mapping[str, Reason], chosen: dic
     rows += [(id, f"cannot run: {reason.short}", "–", "–", "?") for id, reason in left_out.items()]
     rows.sort(key=lambda row: natural(row[0]))
     output.table(("experiment", "part", "runs", "steps", "time"), rows)
-    least = "at least " if left_out or not all(one.complete for one in plans) else ""
+    bounds = {part.bound for one in plans for part in one.parts}
+    more = left_out or MORE in bounds or not all(one.complete for one in plans)
     total = duration(sum(one.seconds for one in plans))
     print(
-        f"{least}{total} of training on {device_name(plans[0].device)}, by a few steps of each part. Evaluating lines "
-        "and contours and drawing figures come on top."
+        f"{MORE if more else AT_MOST if AT_MOST in bounds else EXACT}{total} of training on "
+        f"{device_name(plans[0].device)}, by a few steps of each kind of training. Test data, lines, contours and "
+        "figures come on top."
     )
+    if AT_MOST in bounds:
+        print("Steps with “at most” are compiled when they run and take less; compiling takes up to a minute a part.")
+    if MORE in bounds:
+        print(f"Steps with “more than” were given up after {TOO_LONG:g} s: another device suits them better.")
     return _left_out(left_out)
 
 

@@ -1,13 +1,18 @@
-"""What a run costs, before it starts: the body of an experiment with every training replaced by a few timed steps."""
+"""What a run costs, before it starts: the body of an experiment with every training replaced by a few timed steps.
+
+A plan must not take long itself. So steps are timed as they are without a compiler, trainings that differ in numbers
+alone are timed once, and a step that takes too long is given up.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 from .._training.stepper import Compiled, Stepper
 from ..batches import Batches
@@ -26,17 +32,23 @@ from .pieces import WHOLE, Piece
 from .reproduce import prepare
 from .run import Array, Fit, Run
 
-WARM_UP, LEAST, ENOUGH = 3, 10, 0.5  # steps, steps, seconds of a measurement
+WARM_UP, LEAST, ENOUGH = 3, 10, 0.2  # steps, steps, seconds of a measurement
+TOO_LONG = 1.0  # seconds of a step on a CPU
+EXACT, AT_MOST, MORE = "", "at most ", "more than "
 
 
 class Part(NamedTuple):
-    """A training: how many runs at once, how many steps, and the seconds of all; NaN where they were not measured."""
+    """A training: how many runs at once, how many steps, and the seconds of all; NaN where they were not measured.
+
+    ``bound``: AT_MOST if the run compiles these steps, MORE if the timed step was given up.
+    """
 
     title: str
     runs: int
     steps: int
     seconds: float
     unit: str = "step"
+    bound: str = EXACT
 
 
 class Plan(NamedTuple):
@@ -65,8 +77,8 @@ def plan(
 ) -> Plan:
     """The trainings of one experiment, or of a piece, with an estimate of their time on this device; writes nothing.
 
-    A few steps of every training are timed, and compiled before where the run compiles them. What is done with the
-    trained networks (lines, contours, figures) is left out.
+    A few steps of every training are timed, uncompiled. What is done with the networks during training and after it
+    (test data, lines, contours, figures) is left out.
     """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -96,10 +108,67 @@ class _Timed(Exception):
     """A part was measured."""
 
 
+class _GivenUp(Exception):
+    """What was timed takes too long."""
+
+
+class _GiveUp(TorchFunctionMode):
+    """Ends what runs inside after TOO_LONG, before the next operation; a backward pass is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._end = time.perf_counter() + TOO_LONG
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if time.perf_counter() > self._end:
+            raise _GivenUp
+        return function(*args, **(kwargs or {}))
+
+
+def timed(call: Callable[[], object], device: torch.device) -> tuple[float, str]:
+    """The seconds of a call. On a CPU it is given up if it takes too long: these seconds, and MORE."""
+    started = time.perf_counter()
+    with suppress(_GivenUp), _GiveUp() if device.type == "cpu" else nullcontext():
+        call()
+    seconds = time.perf_counter() - started
+    return seconds, MORE if device.type == "cpu" and seconds > TOO_LONG else EXACT
+
+
 def _stand_in(shape: tuple[int, ...]) -> Array:
     """Numbers that a body can go on with."""
     numbers: Array = 1 + 0.01 * np.random.default_rng(0).normal(size=shape)
     return numbers
+
+
+class _Curves(dict[str, Array]):
+    """Numbers for any metric, since nothing was evaluated."""
+
+    def __init__(self, times: int, runs: int) -> None:
+        super().__init__()
+        self._shape = times, runs
+
+    def __missing__(self, metric: str) -> Array:
+        return _stand_in(self._shape)
+
+
+class PlannedFit(Fit):
+    """A fit whose metrics are made up."""
+
+    def split(self, names: Sequence[str]) -> dict[str, Fit]:
+        share = self.ensemble.replicas // len(names)
+        return {name: PlannedFit.of(name, self.steps, self.ensemble, share) for name in names}
+
+    @classmethod
+    def of(cls, arm: str, steps: Array, ensemble: Ensemble, runs: int) -> PlannedFit:
+        return cls(arm, steps, _Curves(len(steps), runs), ensemble, 0.0)
+
+
+class _Rate(NamedTuple):
+    """Seconds of the first step, and of those after it; MORE if it was given up."""
+
+    first: float
+    later: float
+    bound: str = EXACT
 
 
 @dataclass
@@ -108,6 +177,7 @@ class PlannedRun(Run):
 
     parts: list[Part] = field(default_factory=list)
     _made_up: bool = False  # whether the part in progress has a stand-in
+    _rates: dict[Any, _Rate] = field(default_factory=dict)  # of trainings that differ in numbers alone
 
     def fit(
         self,
@@ -123,25 +193,23 @@ class PlannedRun(Run):
         compiled: Compiled | None = None,
         checkpoint_every: int | None = None,
     ) -> Fit:
-        """The start's metrics in place of all; steps are timed as the run takes them, compiled where it compiles."""
-        ensemble.eval()
-        with torch.no_grad():
-            started = time.perf_counter()
-            metrics = {name: value.double().cpu().numpy() for name, value in evaluate(ensemble).items()}
-            looking = time.perf_counter() - started
-        ensemble.train()
+        """Numbers in place of all metrics; some steps are timed, unless those of a training like this one were."""
         if compiled is None:
             compiled = worth_compiling(ensemble, steps)
-        stepper = Stepper(ensemble, optimizer, loss, batches, compiled)
-        seconds = self._seconds(stepper, batches.order(0), steps) + (evaluations + 1) * looking
-        self.parts.append(Part(arm, ensemble.replicas, steps, seconds))
+        model = _model_form(ensemble, loss, batches)
+        key = model, _optimizer_form(optimizer)
+        rate = self._rates.get(model) or self._rates.get(key)
+        if rate is None:
+            ensemble.train()
+            rate = self._measure(Stepper(ensemble, optimizer, loss, batches, False), batches.order(0), steps)
+            self._rates[model if rate.bound == MORE else key] = rate  # given up before it was the optimizer's turn
+        bound = AT_MOST if compiled and rate.bound == EXACT else rate.bound
+        seconds = rate.first + steps * rate.later
+        self.parts.append(Part(arm, ensemble.replicas, steps, seconds, bound=bound))
         marks = sorted({round(steps * k / evaluations) for k in range(evaluations + 1)})
-        curves = {name: np.tile(np.nan_to_num(values), (len(marks), 1)) for name, values in metrics.items()}
-        return Fit(arm, np.array(marks), curves, ensemble, 0.0)
+        return PlannedFit.of(arm, np.array(marks), ensemble, ensemble.replicas)
 
-    def _seconds(self, stepper: Stepper, order: Tensor, steps: int) -> float:
-        """Of all steps, the compilation before the first among them."""
-
+    def _measure(self, stepper: Stepper, order: Tensor, steps: int) -> _Rate:
         def take(count: int) -> float:
             started = time.perf_counter()
             stepper.run(order[:count])
@@ -149,13 +217,21 @@ class PlannedRun(Run):
                 torch.cuda.synchronize(self.device)
             return time.perf_counter() - started
 
+        first = 0.0
+        if self.device.type == "cpu":
+            gradient, bound = timed(lambda: stepper.differentiate(stepper.loss, order[0]), self.device)
+            if bound == MORE:
+                return _Rate(0.0, gradient, MORE)
+            first = take(1)
+            if first > ENOUGH:
+                return _Rate(0.0, first)
         count = min(LEAST, steps, len(order))
-        first = take(min(WARM_UP, count))
+        first += take(min(WARM_UP, count))
         done, seconds = 0, 0.0
         while seconds < ENOUGH and done < steps:
             seconds += take(count)
             done += count
-        return first + steps * seconds / max(1, done)
+        return _Rate(first, seconds / max(1, done))
 
     def once(self, name: str, make: Callable[[], Array], shape: tuple[int, ...] | None = None) -> Array:
         """Measured by its progress; ones in place of its result."""
@@ -207,3 +283,34 @@ class PlannedRun(Run):
     def figure(self, name: str, caption: str, colours: int | None = None, **options: Any) -> Iterator[Any]:
         raise _Trained
         yield
+
+
+# ── what makes two trainings alike ────────────────────────────────────────────────────────────────
+
+
+def _model_form(ensemble: Ensemble, loss: Loss, batches: Batches) -> tuple[Any, ...]:
+    """Of the gradients of a step: shapes, and choices that are no numbers."""
+    choices = [
+        (type(module).__name__, *((k, v) for k, v in vars(module).items() if isinstance(v, (bool, str))))
+        for module in ensemble.template.modules()
+    ]
+    shapes = [(name, p.shape, p.dtype, p.requires_grad) for name, p in ensemble.named_parameters()]
+    data = type(batches).__name__, batches.shared, batches.order(0).shape[1:]
+    inputs = [part.shape for part in batches.take(batches.order(0)[0])]
+    return getattr(loss, "__qualname__", repr(loss)), *choices, *shapes, *data, *inputs
+
+
+def _optimizer_form(optimizer: Optimizer) -> tuple[Any, ...]:
+    """Of its groups everything but numbers, of which it counts whether they are zero."""
+    groups = [tuple((name, _form(value)) for name, value in group.items()) for group in optimizer.param_groups]
+    return type(optimizer).__name__, *groups
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value != 0
+    if isinstance(value, (list, tuple)):
+        return tuple(_form(one) for one in value)
+    return re.sub(r"[-\d.e+]+", "#", str(value))

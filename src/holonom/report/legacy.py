@@ -13,8 +13,9 @@ _VERDICTS = {"holds": HOLDS, "does not hold": FAILS, "inconclusive": OPEN}
 _NEAR = re.compile(r"within (\S+) of (\S+), \d+ runs")
 _SHARE = re.compile(r"(\d+ of \d+ runs), between .*")
 _GREATER = re.compile(r"(\S+ against \S+), (\d+ runs)")
-# "More than twice" was measured against twice the smaller number, and curvature not by the thesis's formula.
-_OTHERWISE = re.compile("twice|curvature|bends")
+# "More than twice" was measured against twice the smaller number, curvature not by the thesis's formula, and what is
+# published of one setting stood beside another, chosen here.
+_OTHERWISE = re.compile("twice|curvature|bends|own best settings|the grid's (best|lowest)")
 _REQUIRED = re.compile(r"to \d+ %$|exceed|rises above")  # had a margin beside zero
 _BEST = re.compile(r".* (\S+); (.*); nearest (.*), (\d+ runs)")
 
@@ -64,9 +65,10 @@ def _read(source: dict[str, Any], stored: str, id: str) -> Claim:
         return made(value, middle, stored, _joined(words, "runs that diverged were left out"))
     if judge(middle - half, middle + half) != stored or _REQUIRED.search(name):
         return made(value, math.nan, stored, _joined(words, "judged by a margin that was not stored"))
-    size = None if _OTHERWISE.search(name) else published_size(published)
-    if size is not None and size.ascending and " (" not in value:
+    pair = published_size(published)
+    if pair is not None and pair.ascending and " (" not in value:
         value = " against ".join(reversed(value.split(" against ")))
+    size = None if _OTHERWISE.search(name) else pair
     return made(value, middle, judge(middle - half, middle + half, size), words, size)
 
 

@@ -135,8 +135,7 @@ def progress(run: Run, title: str, count: int) -> Iterator[int]:
     with run.progress(title, count) as show:
         for step in range(count):
             yield step
-            if step % 100 == 99 or step == count - 1:
-                show(step + 1, count, None)
+            show(step + 1, count, None)
 
 
 def start(case: Case, groups: int, count: int, generator: torch.Generator) -> Tensor:

@@ -82,15 +82,17 @@ def fig7(run: Run, settings: SimpleNamespace) -> list[Claim]:
     )
     chosen = {"published settings": PUBLISHED, "best on validation, accuracy": by_accuracy,
               "best on validation, loss": by_loss}  # fmt: skip
-    cola, together = retrain(run, chosen, images, *size)
+    cola, trained = retrain(run, chosen, images, *size)
     tuned = momenta(run, own, sgd, images, *size)
     code = shrinking(run, "published code's circles", PUBLISHED, images, *size)
-    of_grid = dict(zip(cells, averaged(grid, images), strict=True))
-    together.update({str(cell): of_grid[cell] for cell in (PLAIN, DECAYED)})
 
     shown_own = {f"SGD-m, best on validation, {by}: {cell}": tuned[cell]
                  for by, cell in zip(("accuracy", "loss"), own, strict=True)}  # fmt: skip
     run.save_curves({**{str(cell): fit for cell, fit in sgd.items()}, **shown_own, **cola, CODE: code})
+    of_grid = dict(zip(cells, averaged(grid, images), strict=True))
+    of_chosen = {cell: score for fit, some in trained for cell, score in zip(some, averaged(fit, images), strict=True)}
+    together = {f"{name}: {cell}": of_chosen[cell] for name, cell in chosen.items()}
+    together.update({str(cell): of_grid[cell] for cell in (PLAIN, DECAYED)})
     shown = {**{str(cell): sgd[cell] for cell in (PLAIN, DECAYED, *OTHER_DECAYS)}, **shown_own, **cola, CODE: code}
     run.summary(shown, HEADINGS)
     tables(run, {**sgd, **tuned}, chosen, cola, together)
@@ -209,18 +211,17 @@ def verdicts(sgd: dict[Momentum, Fit], cola: dict[str, Fit], best: Momentum, low
 
 def retrain(
     run: Run, chosen: dict[str, Constrained], images: Images, hidden: int, epochs: int
-) -> tuple[dict[str, Fit], dict[str, tuple[float, float]]]:
-    """Train the chosen settings on all training images; the fits, and the scores of the runs' mean prediction."""
+) -> tuple[dict[str, Fit], list[tuple[Fit, list[Constrained]]]]:
+    """Train the chosen settings on all training images; their fits, and what was trained as one with its settings."""
     fits: dict[Constrained, Fit] = {}
-    scores: dict[Constrained, tuple[float, float]] = {}
+    trained = []
     for space in ("circle", "sphere"):
         cells = list(dict.fromkeys(cell for cell in chosen.values() if cell.space == space))
         if cells:
             fit = constrained(run, f"chosen, {space}", cells, images, hidden, epochs)
             fits.update(zip(cells, fit.split([str(cell) for cell in cells]).values(), strict=True))
-            scores.update(zip(cells, averaged(fit, images), strict=True))
-    named = {f"{name}: {cell}": cell for name, cell in chosen.items()}
-    return {name: fits[cell] for name, cell in named.items()}, {name: scores[cell] for name, cell in named.items()}
+            trained.append((fit, cells))
+    return {f"{name}: {cell}": fits[cell] for name, cell in chosen.items()}, trained
 
 
 # ── results ──────────────────────────────────────────────────────────────────────────────────────

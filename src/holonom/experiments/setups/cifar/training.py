@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,7 @@ import numpy as np
 
 from ....data import cifar10
 from ... import ranks
-from ...planning import Part, PlannedRun
+from ...planning import Part, PlannedRun, timed
 from ...run import Array, Run
 from .images import CifarImages
 from .networks import FOLDER, METRICS, Network, Networks, untrained
@@ -63,7 +62,7 @@ class Training:
         self._first, count = ranks.share(run.replicas)
         self.seeds = [run.seed * 1_000_003 + self._first + i for i in range(count)]
         self._planned: list[Recipe] = []
-        self._seconds: dict[Any, float] = {}
+        self._rates: dict[Any, tuple[float, str]] = {}
 
     def train(
         self,
@@ -96,22 +95,24 @@ class Training:
         for one in (one for one in wanted if one not in self._planned):
             title = name if one == recipe else f"{name}: start"
             key = (one.architecture, one.method, one.narrowed)
-            if key not in self._seconds:
-                self._seconds[key] = self._seconds_a_step(one)
+            if key not in self._rates:
+                self._rates[key] = self._seconds_a_step(one)
             steps = one.epochs * one.per_epoch
-            run.parts.append(Part(title, len(self.seeds), steps, len(self.seeds) * steps * self._seconds[key]))
+            rate, bound = self._rates[key]
+            run.parts.append(Part(title, len(self.seeds), steps, len(self.seeds) * steps * rate, bound=bound))
             self._planned.append(one)
         curves = {metric: np.zeros((recipe.epochs, run.replicas)) for metric in METRICS}
         return Trained(name, recipe, curves)
 
-    def _seconds_a_step(self, recipe: Recipe) -> float:
-        steps = 20 if self.data.device.type == "cuda" else 1
-        batches = self.data.epoch(replace(recipe, images=min(recipe.images, steps * recipe.batch)), 0)
+    def _seconds_a_step(self, recipe: Recipe) -> tuple[float, str]:
+        cuda = self.data.device.type == "cuda"
+        batches = self.data.epoch(replace(recipe, images=min(recipe.images, (20 if cuda else 1) * recipe.batch)), 0)
         trainer = Trainer(recipe, untrained(recipe), self.data.as_input, self.data.device)
-        trainer.train_epoch(0, *batches)  # the first steps warm up and are captured
-        started = time.perf_counter()
-        trainer.train_epoch(0, *batches)  # ends by reading its losses, which waits for a GPU
-        return (time.perf_counter() - started) / len(batches[0])
+        if cuda:  # the first steps warm up and are captured
+            trainer.train_epoch(0, *batches)
+        # Ends by reading its losses, which waits for a GPU.
+        seconds, bound = timed(lambda: trainer.train_epoch(0, *batches), self.data.device)
+        return seconds / len(batches[0]), bound
 
 
 def _show(progress: Callable[[int, int, Any], None], before: int, epoch: int) -> None:

@@ -127,7 +127,11 @@ def predict(
     x = as_input(inputs.images).to(run.device)
     shown = fingerprint(inputs.images.numpy())[:12]  # images made again on a GPU may differ
     file = f"{name}-{run.replicas}x{seeds}-every-{settings.look_every}-until-{'-'.join(map(str, targets))}-{shown}"
-    local = inputs.cache.per_rank(file, lambda: predictions_at(run, settings, name, inputs.digits, x, targets, seeds))
+    checkpoint = inputs.cache.path(f"{file}-training-{ranks.rank()}of{ranks.size()}")
+    local = inputs.cache.per_rank(
+        file, lambda: predictions_at(run, settings, name, inputs.digits, x, targets, seeds, checkpoint)
+    )
+    checkpoint.unlink(missing_ok=True)
     gathered = {}
     for key, values in local.items():
         table = values.movedim(1, -1).reshape(-1, values.shape[1])  # (everything else, runs)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ...._files import load, save
 from ...._random import mix
 from ...._training.stepper import Stepper
 from ....batches import Batches, Shuffled
@@ -19,6 +23,7 @@ from .classifiers import NETWORKS, Digits, Shifted, accuracy, network, probabili
 
 TOLERANCE = 0.0005  # of the target test accuracy
 OVERSHOOT = 0.01  # a run so far above a target is not expected to come back
+SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
 Predictions = dict[str, Tensor]
 
@@ -31,6 +36,7 @@ def predictions_at(
     images: Tensor,
     targets: Sequence[float],
     seeds: int = 1,
+    checkpoint: Path | None = None,
 ) -> Predictions:
     """Train this rank's share of one network's runs; their predictions when each reaches a target accuracy.
 
@@ -38,6 +44,7 @@ def predictions_at(
 
     Training passes the targets one after the other. A run's predictions at a target are those of the first evaluation
     with a test accuracy within 0.05 % of it; if there is none until it is 1 % above, those of the closest evaluation.
+    With a ``checkpoint`` an interrupted training continues from that file, bit for bit.
 
     Returns:
         ``probabilities`` (targets, R, N, 10), and ``accuracy`` and ``step`` (targets, R) of their evaluations.
@@ -65,7 +72,7 @@ def predictions_at(
             progress(step, steps, None)
             return bool(closest.settled.all())
 
-        train_until(ensemble, optimizer, batches, steps, settings.look_every, evaluate)
+        train_until(ensemble, optimizer, batches, steps, settings.look_every, evaluate, closest, checkpoint)
     return closest.predictions()
 
 
@@ -93,6 +100,13 @@ class Closest:
         self.step[better] = step
         self.probabilities = torch.where(better[..., None, None], predict(), self.probabilities)
 
+    def state_dict(self) -> Predictions:
+        return {**self.predictions(), "distance": self.distance, "settled": self.settled}
+
+    def load_state_dict(self, state: Predictions) -> None:
+        for name, value in state.items():
+            getattr(self, name).copy_(value)
+
     def predictions(self) -> Predictions:
         return {"probabilities": self.probabilities, "accuracy": self.accuracy, "step": self.step}
 
@@ -104,13 +118,21 @@ def train_until(
     steps: int,
     every: int,
     evaluate: Callable[[int], bool],
+    found: Closest | None = None,
+    checkpoint: Path | None = None,
 ) -> None:
-    """Train until ``evaluate``, called after every ``every`` steps and at the end, returns True."""
+    """Train until ``evaluate``, called after every ``every`` steps and at the end, returns True.
+
+    ``found`` is what evaluations have found, and goes into the checkpoint.
+    """
+    parts = {"model": ensemble, "optimizer": optimizer, **({} if found is None else {"found": found})}
     stepper = Stepper(ensemble, optimizer, cross_entropy, batches, compiled=False)
     devices = [ensemble.seeds.device] if ensemble.seeds.is_cuda else []
     with torch.random.fork_rng(devices):  # dropout and shifts use the global generator
         torch.manual_seed(int(ensemble.seeds[0]))
-        done, order = 0, batches.order(0)
+        done = _continue(checkpoint, parts) if checkpoint and checkpoint.exists() else 0
+        saved = time.monotonic()
+        order = batches.order(done // batches.per_epoch)
         while done < steps:
             epoch, place = divmod(done, batches.per_epoch)
             if place == 0:
@@ -119,5 +141,27 @@ def train_until(
             ensemble.train()
             stepper.run(order[place : place + count])
             done += count
-            if (done % every == 0 or done == steps) and evaluate(done):
+            if done % every and done != steps:
+                continue
+            if evaluate(done):
                 return
+            if checkpoint and time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
+                _write(checkpoint, parts, done)
+                saved = time.monotonic()
+
+
+def _write(checkpoint: Path, parts: dict[str, Any], step: int) -> None:
+    states = {name: part.state_dict() for name, part in parts.items()}
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    save({"step": step, "random": torch.get_rng_state(), "random_cuda": cuda, **states}, checkpoint)
+
+
+def _continue(checkpoint: Path, parts: dict[str, Any]) -> int:
+    """The step to continue from."""
+    state = load(checkpoint, "delete it to train this network again")
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+    torch.set_rng_state(state["random"])
+    if state["random_cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["random_cuda"])
+    return int(state["step"])
