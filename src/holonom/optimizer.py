@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ._lines import users_line
 from ._random import seeds
+from ._sharding.agreement import agree_on_order
 from ._sharding.shards import is_sharded, writes
 from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
@@ -127,6 +128,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         }  # fmt: skip
         try:
             super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
+            agree_on_order(self.param_groups)
             landings, self._landings = self._landings, None
             states.warn_landed(landings or [])
             cautions.warn_once(dict(enumerate(self.param_groups)), self._said)

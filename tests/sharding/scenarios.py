@@ -45,6 +45,12 @@ def offloaded(p: nn.Parameter) -> None:
         Langevin([p], 0.1, seed=0)
 
 
+def interleaved(weight: nn.Parameter, rank: int) -> list[Any]:
+    """A group of whole parameters before the sharded one, or behind it."""
+    groups = [{"params": [weight]}, {"params": [nn.Parameter(torch.zeros(3))]}]
+    return groups[::-1] if rank else groups
+
+
 def refusals() -> Found:
     """Bad input, of which every rank must hear."""
     world, rank = dist.get_world_size(), dist.get_rank()
@@ -64,6 +70,7 @@ def refusals() -> Found:
     found = {
         "partial": message(build([partial])),
         "order": message(build([weight, other] if rank else [other, weight])),
+        "order of plain groups": message(build(interleaved(weight, rank))),
         "constraint on one rank": message(build([weight], constraint=Circle(2.0) if rank else Circle(3.0))),
         "bad number on one rank": message(build([weight], friction=-1.0 if rank == 1 else 1.0)),
         "zero row": message(build([zero], constraint=Sphere(1.0, slack=False))),

@@ -187,6 +187,7 @@ def compiled(cases):
 REFUSALS = {
     "partial": "terms of a sum",
     "order": "ranks were given different groups",
+    "order of plain groups": "ranks were given different groups: group 0 of 1 parameter",
     "constraint on one rank": "ranks were given different groups.*Circle",
     "bad number on one rank": "friction.*must be at least 0",
     "zero row": "a row is zero",

@@ -74,6 +74,20 @@ def agree_on(problem: Exception | None, settings: dict[str, Any], space: Any, gi
     agree(problem, lines, union(piece_of(p).everyone for p in members), ValueError)
 
 
+def agree_on_order(groups: Sequence[dict[str, Any]]) -> None:
+    """Raise on all ranks if their groups follow each other in another order.
+
+    Noise is numbered by a parameter's place among all of them, those that no rank shares included.
+    """
+    members = [p for group in groups for p in group["params"] if is_sharded(p)]
+    lines = []
+    for number, group in enumerate(groups if members else ()):
+        each = list(map(described, group["params"]))
+        more = f" … ({zlib.crc32(repr(each).encode()):08x})" if len(each) > 1 else ""
+        lines.append(f"group {number} of {len(each)} parameter(s), {each[0] if each else 'none'}{more}")
+    agree(None, lines, union(piece_of(p).everyone for p in members), ValueError)
+
+
 COMPARED = ("step", "momentum", "maximize", *SETTINGS)
 
 STEPS_DIFFER = (
