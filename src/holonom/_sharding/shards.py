@@ -63,6 +63,13 @@ class Piece:
         return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
 
     @cached_property
+    def start(self) -> int | None:
+        """The number of the first local element in the whole; None if, on some rank, they do not follow each other."""
+        if math.prod(self.shape[: max(self.dims, default=0)]) > 1:
+            return None
+        return sum(first * stride for first, stride in zip(self.offset, self.strides, strict=True))
+
+    @cached_property
     def dims(self) -> dict[int, tuple[int, ...]]:
         """The dimensions of the tensor that are cut, and the dimensions of the mesh that cut them."""
         cut: dict[int, tuple[int, ...]] = {}
