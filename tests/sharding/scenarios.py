@@ -80,6 +80,7 @@ def refusals() -> Found:
         "no seed": message(build([weight], seed=None)),
         "seeds": message(build([weight], seed=torch.arange(6))),
         "multirate": message(lambda: MultirateLangevin([{"params": [weight], "every": 2}], 0.1, seed=0)),
+        "meta": message(build([nn.Parameter(DTensor.from_local(torch.empty(3, 4, device="meta"), mesh, [Shard(0)]))])),
         "offloaded": message(lambda: offloaded(weight)),
         "plain radii of another shape": message(build([weight], constraint=Circle(torch.ones(5, 4)))),
     }

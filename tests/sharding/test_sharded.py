@@ -197,6 +197,7 @@ REFUSALS = {
     "no seed": "no seed",
     "seeds": "seeds of several replicas",
     "multirate": "MultirateLangevin does not take DTensors",
+    "meta": "on the meta device: materialise",
     "offloaded": "CPUOffloadPolicy",
     "plain radii of another shape": "does not broadcast",
     "two meshes": "2 different meshes",

@@ -245,6 +245,11 @@ def refuse_placement(x: Tensor, name: str) -> None:
         if kind == "other" or (dim is not None and not 0 <= dim < x.ndim):
             raise ValueError(f"{name} is placed as {placement}, which holonom does not know; use Shard or Replicate")
     _refuse_order(piece, name)
+    if part.is_meta:
+        raise ValueError(
+            f"{name} is on the meta device: materialise the sharded model (model.to_empty(device=...)) and initialise "
+            f"its weights before building the optimizer"
+        )
     if part.device.type != mesh.device_type:
         raise ValueError(
             f"{name} lies on {part.device}, its mesh on {mesh.device_type}: parameters that are offloaded to the CPU "
