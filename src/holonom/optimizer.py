@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ._lines import users_line
 from ._random import seeds
+from ._sharding.agreement import agree_on_order, report
 from ._sharding.shards import is_sharded, writes
 from ._step import cautions, edits, hyper, keys, sgd
 from ._step import state as states
@@ -113,6 +114,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
                 f"{type(self).__name__} takes parameters, not a {type(params).__name__}: give model.parameters(), "
                 f"model.named_parameters() or holonom.partition(model, …)"
             )
+        params = params if isinstance(params, (Tensor, dict, set)) else list(params)
         self.guard_gradients = True
         self._default_space = constraint
         self._spaces: dict[Tensor, Constraint] = {}
@@ -127,11 +129,13 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         }  # fmt: skip
         try:
             super().__init__(params, seeds.with_seed(hyper.as_plain(defaults)))
+            agree_on_order(self.param_groups)
             landings, self._landings = self._landings, None
             states.warn_landed(landings or [])
             cautions.warn_once(dict(enumerate(self.param_groups)), self._said)
-        except Exception:  # also a warning that the user's filters turn into an error
+        except Exception as error:  # also a warning that the user's filters turn into an error
             states.unland_(self._landed, list(self._landed))
+            report(error, params, len(self.param_groups))
             raise
 
     @classmethod

@@ -1,4 +1,7 @@
-"""DTensors on a GPU: one rank and NCCL. What several ranks do is tested with gloo on CPUs."""
+"""DTensors on a GPU: one rank and NCCL, and the kernels on shards of two ranks that have one GPU and gloo.
+
+What several ranks do otherwise is tested with gloo on CPUs.
+"""
 
 import warnings
 
@@ -11,7 +14,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import holonom
 from holonom import Langevin
+from holonom._torch import has_triton
 from holonom.constraints import Circle, Orthogonal, Sphere
+from tests.sharding import kernels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -113,3 +118,8 @@ def test_sharded_steps_can_be_captured(mesh, space):
                 opt.step()
         ends.append([whole(p.detach()).clone() for p in params])
     torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(not has_triton(), reason="no kernels here")
+def test_kernels_move_shards_as_whole_tensors():
+    kernels.check("cuda")

@@ -126,6 +126,15 @@ def test_kernels_do_what_the_reference_does_on_a_cpu():
 
 
 @needs_triton
+def test_kernels_move_shards_as_whole_tensors_on_a_cpu():
+    """Two ranks; their parts begin anywhere in a tile of noise."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command, root = [sys.executable, "-m", "tests.sharding.kernels", "cpu"], Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_triton
 def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     run_module("kernel_compile", environment)

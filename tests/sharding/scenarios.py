@@ -45,6 +45,18 @@ def offloaded(p: nn.Parameter) -> None:
         Langevin([p], 0.1, seed=0)
 
 
+def interleaved(weight: nn.Parameter, rank: int) -> list[Any]:
+    """A group of whole parameters before the sharded one, or behind it."""
+    groups = [{"params": [weight]}, {"params": [nn.Parameter(torch.zeros(3))]}]
+    return groups[::-1] if rank else groups
+
+
+def spoilt(weight: nn.Parameter, rank: int, *, first: bool) -> list[Any]:
+    """A group of whole parameters that one rank refuses, before the sharded one or behind it."""
+    whole = {"params": [nn.Parameter(torch.full((3,), torch.nan if rank else 1.0))], "constraint": Circle(2.0)}
+    return [whole, {"params": [weight]}] if first else [{"params": [weight]}, whole]
+
+
 def refusals() -> Found:
     """Bad input, of which every rank must hear."""
     world, rank = dist.get_world_size(), dist.get_rank()
@@ -64,6 +76,9 @@ def refusals() -> Found:
     found = {
         "partial": message(build([partial])),
         "order": message(build([weight, other] if rank else [other, weight])),
+        "order of plain groups": message(build(interleaved(weight, rank))),
+        "plain weights on one rank": message(build(spoilt(weight, rank, first=True))),
+        "plain weights on one rank, behind": message(build(spoilt(weight, rank, first=False))),
         "constraint on one rank": message(build([weight], constraint=Circle(2.0) if rank else Circle(3.0))),
         "bad number on one rank": message(build([weight], friction=-1.0 if rank == 1 else 1.0)),
         "zero row": message(build([zero], constraint=Sphere(1.0, slack=False))),
@@ -73,6 +88,7 @@ def refusals() -> Found:
         "no seed": message(build([weight], seed=None)),
         "seeds": message(build([weight], seed=torch.arange(6))),
         "multirate": message(lambda: MultirateLangevin([{"params": [weight], "every": 2}], 0.1, seed=0)),
+        "meta": message(build([nn.Parameter(DTensor.from_local(torch.empty(3, 4, device="meta"), mesh, [Shard(0)]))])),
         "offloaded": message(lambda: offloaded(weight)),
         "plain radii of another shape": message(build([weight], constraint=Circle(torch.ones(5, 4)))),
     }

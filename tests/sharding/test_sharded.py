@@ -187,6 +187,9 @@ def compiled(cases):
 REFUSALS = {
     "partial": "terms of a sum",
     "order": "ranks were given different groups",
+    "order of plain groups": "ranks were given different groups: group 0 of 1 parameter",
+    "plain weights on one rank": "Circle.* the weights hold NaN",
+    "plain weights on one rank, behind": "Circle.* the weights hold NaN",
     "constraint on one rank": "ranks were given different groups.*Circle",
     "bad number on one rank": "friction.*must be at least 0",
     "zero row": "a row is zero",
@@ -196,6 +199,7 @@ REFUSALS = {
     "no seed": "no seed",
     "seeds": "seeds of several replicas",
     "multirate": "MultirateLangevin does not take DTensors",
+    "meta": "on the meta device: materialise",
     "offloaded": "CPUOffloadPolicy",
     "plain radii of another shape": "does not broadcast",
     "two meshes": "2 different meshes",

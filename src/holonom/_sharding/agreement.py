@@ -74,6 +74,33 @@ def agree_on(problem: Exception | None, settings: dict[str, Any], space: Any, gi
     agree(problem, lines, union(piece_of(p).everyone for p in members), ValueError)
 
 
+def agree_on_order(groups: Sequence[dict[str, Any]]) -> None:
+    """Raise on all ranks if their groups follow each other in another order.
+
+    Noise is numbered by a parameter's place among all of them, those that no rank shares included.
+    """
+    members = [p for group in groups for p in group["params"] if is_sharded(p)]
+    lines = []
+    for number, group in enumerate(groups if members else ()):
+        each = list(map(described, group["params"]))
+        more = f" … ({zlib.crc32(repr(each).encode()):08x})" if len(each) > 1 else ""
+        lines.append(f"group {number} of {len(each)} parameter(s), {each[0] if each else 'none'}{more}")
+    agree(None, lines, union(piece_of(p).everyone for p in members), ValueError)
+
+
+def report(problem: Exception, given: Any, number: int) -> None:
+    """Tell other ranks that group ``number`` of those given was refused here, if it has whole parameters only.
+
+    They are, or will be, comparing the next group with DTensors, or the order of all. A group with DTensors has told
+    them already.
+    """
+    groups = given if isinstance(given, list) and all(isinstance(x, dict) and "params" in x for x in given) else []
+    found = [sharded(group["params"]) for group in groups]
+    if number < len(found) and not found[number]:
+        behind = next((own for own in found[number:] if own), None) or [x for own in found for x in own]
+        agree(problem, (), union(piece_of(p).everyone for _, p in behind), ValueError)
+
+
 COMPARED = ("step", "momentum", "maximize", *SETTINGS)
 
 STEPS_DIFFER = (

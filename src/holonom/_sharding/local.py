@@ -37,7 +37,7 @@ class LocalBucket(Bucket):
         self.constrained_ids = list(map(id, given)) if self.constrained else []
         self.elements = sum(p.numel() for p in given)
         self.counts, self.groups = self.pieces[0].counts_here, self.pieces[0].everyone
-        self.is_part = not all(piece.is_whole for piece in self.pieces)
+        self.starts = [piece.start for piece in self.pieces]
 
     def _count_freedom(self, space: Constraint) -> int:
         return sum(freedom_of(self.whole_space, piece.shape) for piece in self.pieces)

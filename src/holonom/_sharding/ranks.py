@@ -249,7 +249,10 @@ class Ranks:
         values: list[float] = [failed, problem is not None and not failed, edited]
         if device.type == "cpu":
             values += [number_of(lines), number_of(lines) ** 2]
-        flags = torch.tensor(values, dtype=torch.float64, device=device)
+        flags = torch.zeros(len(values), dtype=torch.float64, device=device)
+        for flag, value in zip(flags, values, strict=True):
+            if value:  # filled there: a copy from the host would wait for the device, and cannot be captured
+                flag.fill_(value)
         if skip is not None:
             flags[0] += skip.to(flags)
         total, *sums = reduced([(flags, self.everyone), *((b.squares().to(flags), b.blocks.groups) for b in summed)])

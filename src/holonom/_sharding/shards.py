@@ -63,6 +63,13 @@ class Piece:
         return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
 
     @cached_property
+    def start(self) -> int | None:
+        """The number of the first local element in the whole; None if, on some rank, they do not follow each other."""
+        if math.prod(self.shape[: max(self.dims, default=0)]) > 1:
+            return None
+        return sum(first * stride for first, stride in zip(self.offset, self.strides, strict=True))
+
+    @cached_property
     def dims(self) -> dict[int, tuple[int, ...]]:
         """The dimensions of the tensor that are cut, and the dimensions of the mesh that cut them."""
         cut: dict[int, tuple[int, ...]] = {}
@@ -238,6 +245,11 @@ def refuse_placement(x: Tensor, name: str) -> None:
         if kind == "other" or (dim is not None and not 0 <= dim < x.ndim):
             raise ValueError(f"{name} is placed as {placement}, which holonom does not know; use Shard or Replicate")
     _refuse_order(piece, name)
+    if part.is_meta:
+        raise ValueError(
+            f"{name} is on the meta device: materialise the sharded model (model.to_empty(device=...)) and initialise "
+            f"its weights before building the optimizer"
+        )
     if part.device.type != mesh.device_type:
         raise ValueError(
             f"{name} lies on {part.device}, its mesh on {mesh.device_type}: parameters that are offloaded to the CPU "

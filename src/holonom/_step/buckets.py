@@ -38,11 +38,11 @@ class Bucket:
     """Parameters of one space, dtype and device (and of one shape, where the space stacks them).
 
     Where ranks hold parts of parameters, ``groups`` are the process groups that sums over all of them go over, and
-    ``counts`` says whether what is here is counted there.
+    ``counts`` says whether what is here is counted there. ``starts`` has the number of every part's first entry in its
+    parameter; None if the entries do not follow each other there.
     """
 
     counts: bool = True
-    is_part: bool = False  # whether entries have other numbers in their parameter than here
     groups: tuple[Any, ...] = ()
 
     def __init__(self, space: Constraint, params: list[Tensor], states: list[State], names: list[str]) -> None:
@@ -59,6 +59,7 @@ class Bucket:
         self.kept: dict[Any, Any] = {}  # what a backend needs to know of the memory; valid as long as the views
         self.constrained = [] if isinstance(space, Free) else params
         self.constrained_ids = list(map(id, self.constrained))  # of those that are given
+        self.starts: list[int | None] = [0] * len(params)  # the numbers of first entries in their parameters
         self.shapes: list[torch.Size] = []
         self._kept_in: list[tuple[State, str]] = []
         self._memory: list[list[Any]] = []

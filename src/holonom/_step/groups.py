@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .._random import seeds
-from .._sharding.agreement import agree_on, refuse_groups, refuse_placements, sharded
+from .._sharding.agreement import agree_on, agree_on_order, refuse_groups, refuse_placements, sharded
 from ..constraints import Constraint, Free
 from ..ensemble.known import replica_dims
 from . import cautions, edits, hyper, keys, sgd, thermostat
@@ -66,6 +66,8 @@ class Grouped(Optimizer):
             landings = states.create(group, space, group["params"], names, self.state, self._landed)
             if group["params"]:
                 states.create_shared(group, self.state)
+            if self._landings is None:  # the constructor does so when it has all groups
+                agree_on_order(self.param_groups)
         except Exception:
             params = self.param_groups.pop()["params"]
             states.unland_(self._landed, params)

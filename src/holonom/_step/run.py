@@ -19,7 +19,7 @@ from ..constraints.base import MOMENTA
 from ..scheme import OVERDAMPED, Op, compile_word
 from . import configurational, thermostat
 from .buckets import Bucket, State
-from .hyper import settings
+from .hyper import draws_noise, settings
 from .integrate import Eager, Normals, Scalar, over
 from .letters import NUMBERS, Numbers, make_ready, plain
 
@@ -33,7 +33,6 @@ COMPILE_AFTER = 5_000_000_000  # weights × steps after which the time saved exc
 DRAW_COST = 10  # a draw takes about as long as ten letters, so that compiling it pays ten times sooner
 DRAW_CALL = 26_000  # elements that take as long to draw as the call itself
 FORCES = frozenset("BLM")
-DRAWS = frozenset("ODFLM")
 KERNEL_DEVICES = {"cuda"}  # tests add "cpu", where Triton's interpreter runs the kernels
 
 
@@ -252,8 +251,8 @@ def has_kernels(group: Group, buckets: list[Bucket]) -> bool:
     if not has_triton():
         _warn_without_triton()
         return False
-    if DRAWS & set(group["scheme"]) and any(bucket.is_part for bucket in buckets):
-        return False  # kernels number the noise by the places of local entries
+    if draws_noise(group) and any(start is None for bucket in buckets for start in bucket.starts):
+        return False  # kernels number the noise of entries that follow each other
     from .._backends.triton import fits
 
     seed = group["seed"]

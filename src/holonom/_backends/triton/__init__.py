@@ -24,7 +24,7 @@ from .blocks import add_terms, run_letters, sum_products
 from .entries import LETTER, find_non_finite, step_entries
 from .launches import Launches, count_writes
 from .rows import ROWS, step_rows
-from .tables import Table, channels_of, is_capturing, lanes_for, table_of
+from .tables import Table, channels_of, has_many_radii, is_capturing, lanes_for, table_of
 
 if TYPE_CHECKING:
     from ..._step.run import Gradients
@@ -53,6 +53,7 @@ def _fits(bucket: Bucket, replicas: int) -> bool:
             and all(x.dtype == torch.float32 for x in states)
             and all(map(partial(_is_readable, bucket.space, replicas), bucket.params, bucket.states))
             and all(p.shape[:1] == (replicas,) for p in bucket.params if replicas > 1)
+            and all(not start or channels_of(p) == 1 for p, start in zip(bucket.params, bucket.starts, strict=True))
         )
     return bool(bucket.kept[key])
 
@@ -165,7 +166,7 @@ class Triton(Eager):
         }
         if isinstance(space, Sphere):
             limit = 1 - inset(space.margin, bucket.precision)
-            radius_stride = int(table.radii[0][0].numel() > 1 or space.takes_sizes)
+            radius_stride = int(has_many_radii(space, table.radii))
             for chunks in table.rows:
                 sums = self._sums(chunks.size, energy, table)
                 yield partial(

@@ -54,7 +54,7 @@ def sum_products(
     replica = tl.load(chunks + 5 * chunk + 1)
     row = tl.load(chunks + 5 * chunk + 2)
     start = tl.load(chunks + 5 * chunk + 3)
-    entry = tensors + 11 * tensor
+    entry = tensors + 12 * tensor
     count = tl.load(entry + 4)
     stream = 2 * tl.load(entry + 5)
     length = tl.load(entry + 6)
@@ -130,7 +130,7 @@ def run_letters(
     row = tl.load(blocks + 5 * block + 2)
     start = tl.load(blocks + 5 * block + 3)
     chunks = tl.load(blocks + 5 * block + 4)
-    entry = tensors + 11 * tensor
+    entry = tensors + 12 * tensor
     stream = 2 * tl.load(entry + 5)
     rows = tl.load(entry + 4) // tl.load(entry + 6)
     s_at = tl.load(entry + 2).to(tl.pointer_type(tl.float32)) + replica * rows + row
@@ -253,7 +253,7 @@ def add_terms(
     row = tl.load(chunks + 5 * chunk + 2)
     start = tl.load(chunks + 5 * chunk + 3)
     of_block = terms + 16 * tl.load(chunks + 5 * chunk + 4)
-    entry = tensors + 11 * tensor
+    entry = tensors + 12 * tensor
     count = tl.load(entry + 4)
     stream = 2 * tl.load(entry + 5)
     length = tl.load(entry + 6)

@@ -65,8 +65,9 @@ def step_entries(
     tensor = tl.load(chunks + 3 * chunk)
     replica = tl.load(chunks + 3 * chunk + 1)
     start = tl.load(chunks + 3 * chunk + 2)
-    entry = tensors + 11 * tensor
+    entry = tensors + 12 * tensor
     count = tl.load(entry + 4)
+    before = tl.load(entry + 9)
     q_at = tl.load(entry).to(tl.pointer_type(WEIGHT)) + replica * count
     p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
     s_at = tl.load(entry + 2).to(tl.pointer_type(tl.float32)) + replica * count
@@ -75,10 +76,10 @@ def step_entries(
         length = tl.load(entry + 6)
         channels = tl.load(entry + 7)
     if RADII:
-        before = replica * count
+        shift = replica * count - before
         r_at = tl.load(entry + 8).to(tl.pointer_type(tl.float32))
-        inner = tl.load(entry + 9)
-        period = tl.load(entry + 10)
+        inner = tl.load(entry + 10)
+        period = tl.load(entry + 11)
     column = tl.where(numbers_stride > 1, replica, 0)
     lanes = tl.arange(0, 256)
     if SKIP:
@@ -96,10 +97,10 @@ def step_entries(
     energy = 0.0
     for w in tl.static_range(4):
         at = start + (lanes // 32) * 128 + lanes % 32 + 32 * w
-        mask = at < count
+        mask = (at >= before) & (at < count)
         r = radius
         if RADII:
-            r = tl.load(r_at + (before + at) // inner % period, mask, 1.0)
+            r = tl.load(r_at + (shift + at) // inner % period, mask, 1.0)
         if PERMUTED:
             at = place_of(at, length, channels)
         q = tl.load(q_at + at, mask, 0.0).to(tl.float32)
@@ -184,10 +185,11 @@ def find_non_finite(chunks, tensors, gradients, flag, GRADIENT: tl.constexpr):
     """Set the flag if an entry of a gradient is NaN or infinite."""
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
-    count = tl.load(tensors + 11 * tensor + 4)
+    count = tl.load(tensors + 12 * tensor + 4)
     at = tl.load(chunks + 3 * chunk + 2) + tl.arange(0, 1024)
     g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + tl.load(chunks + 3 * chunk + 1) * count
-    g = tl.load(g_at + at, at < count, 0.0).to(tl.float32)
+    here = (at >= tl.load(tensors + 12 * tensor + 9)) & (at < count)
+    g = tl.load(g_at + at, here, 0.0).to(tl.float32)
     finite = tl.abs(g) < float("inf")
     if tl.min(finite.to(tl.int32)) == 0:
         tl.store(flag, 1)

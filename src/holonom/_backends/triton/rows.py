@@ -84,7 +84,7 @@ def step_rows(
     tensor = tl.load(chunks + 3 * chunk)
     replica = tl.load(chunks + 3 * chunk + 1)
     row = tl.load(chunks + 3 * chunk + 2)
-    entry = tensors + 11 * tensor
+    entry = tensors + 12 * tensor
     count = tl.load(entry + 4)
     stream = 2 * tl.load(entry + 5)
     length = tl.load(entry + 6)

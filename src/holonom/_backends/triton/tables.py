@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._random.philox import as_seed
+from ..._random.philox import TILE, as_seed
 from ..._step.buckets import MOVED, SIZES, Bucket
 from ..._step.integrate import Scalar
 from ..._step.letters import PartlyOwed, Ready
-from ...constraints import Circle, Sphere
+from ...constraints import Circle, Constraint, Sphere
 from . import blocks
 from .entries import CHUNK
 from .rows import LANES, ROWS
@@ -48,10 +48,13 @@ class Blocks(NamedTuple):
 class Table:
     """Of one bucket, cut into chunks of one replica of one tensor.
 
-    tensors: for every tensor the addresses of position, momentum, slack variable and its momentum, the entries of one
-        replica, the number of its noise stream, the entries of a row; the channels where memory has them last, else 1;
-        the address of its radii; on circles, how many entries that follow each other have the same one, and how many
-        there are.
+    Of a tensor that is a part of its parameter, entries and rows have the numbers they have in that, from ``starts``
+    on. Addresses are those of number 0, where nothing of it may be.
+
+    tensors: for every tensor the addresses of position, momentum, slack variable and its momentum, the number behind
+        the last entry of a replica, the number of its noise stream, the entries of a row; the channels where memory has
+        them last, else 1; the address of its radii; the number of its first entry; on circles, how many entries that
+        follow each other have the same radius, and how many radii there are.
     entries: chunks of entries. All chunks of a replica stand together.
     rows: chunks of rows, one launch for every class of lengths; none where the space acts entry by entry.
     blocks: of rows that are longer; None where there are none.
@@ -71,29 +74,32 @@ class Table:
         slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
         self.radii = self._radii(bucket)
-        rows = [
-            [*(0 if x is None else x.data_ptr() for x in (p, m, *pair)), *numbers, r.data_ptr(), *repeats]
-            for p, m, pair, numbers, (r, *repeats) in zip(
-                bucket.params,
-                momenta,
-                slots,
-                zip(counts, bucket.streams, lengths, channels, strict=True),
-                self.radii,
-                strict=True,
-            )
-        ]
+        self.starts = starts = [start or 0 for start in bucket.starts]  # None: no noise is drawn
+        self.is_part = any(starts)
+        in_rows = isinstance(bucket.space, Sphere)
+        many_radii = has_many_radii(bucket.space, self.radii)
+        rows = []
+        for i, (p, m, pair, length) in enumerate(zip(bucket.params, momenta, slots, lengths, strict=True)):
+            first = starts[i] // length if in_rows else starts[i]  # of slack variables
+            at = [address(p, starts[i]), address(m, starts[i]), *(address(x, first) for x in pair)]
+            radius, *repeats = self.radii[i]
+            radii = address(radius, first if in_rows and many_radii else 0)
+            numbers = [starts[i] + counts[i], bucket.streams[i], length, channels[i]]
+            rows.append([*at, *numbers, radii, starts[i], *repeats])
         self.tensors = upload(rows, torch.int64, self.device)
-        self.entries = self._cut(range(len(counts)), counts, CHUNK)
+        ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        self.entries = self._cut(range(len(counts)), [start // TILE * TILE for start in starts], ends, CHUNK)
         self.rows: list[Chunks] = []
         self.blocks: Blocks | None = None
-        if isinstance(bucket.space, Sphere):
+        if in_rows:
+            spans = [range(a // n, b // n) for a, b, n in zip(starts, ends, lengths, strict=True)]
             classes = [lanes_for(length) for length in lengths]
             for lanes in sorted({lane for lane in classes if lane is not None}):
                 own = [i for i, lane in enumerate(classes) if lane == lanes]
-                cut = self._cut(own, [counts[i] // lengths[i] for i in own], ROWS)
+                cut = self._cut(own, [spans[i].start for i in own], [spans[i].stop for i in own], ROWS)
                 self.rows.append(cut._replace(lanes=lanes))
             long = [i for i, lane in enumerate(classes) if lane is None]
-            self.blocks = self._cut_blocks([(i, counts[i] // lengths[i], lengths[i]) for i in long]) if long else None
+            self.blocks = self._cut_blocks([(i, spans[i], lengths[i]) for i in long]) if long else None
         self.flag = torch.zeros((), dtype=torch.bool, device=self.device)  # of the finite check
         self.gradients = self._buffer = torch.zeros(len(counts), dtype=torch.int64, device=self.device)
         self.gradient_dtype = torch.float32
@@ -104,8 +110,8 @@ class Table:
         self._nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         self._seeds: dict[int, Tensor] = {}
 
-    def _cut(self, tensors: Iterable[int], sizes: Sequence[int], step: int) -> Chunks:
-        starts = [np.arange(0, size, step) for size in sizes]
+    def _cut(self, tensors: Iterable[int], firsts: Sequence[int], ends: Sequence[int], step: int) -> Chunks:
+        starts = [np.arange(first, end, step) for first, end in zip(firsts, ends, strict=True)]
         pairs = zip(tensors, starts, strict=True)
         of_one = np.concatenate([np.stack([np.full_like(s, t), s], -1) for t, s in pairs])
         chunks = np.empty((self.replicas, len(of_one), 3), dtype=np.int64)
@@ -113,9 +119,9 @@ class Table:
         chunks[:, :, 1] = np.arange(self.replicas)[:, None]
         return Chunks(torch.from_numpy(chunks).to(self.device), self.replicas * len(of_one))
 
-    def _cut_blocks(self, long: Sequence[tuple[int, int, int]]) -> Blocks:
+    def _cut_blocks(self, long: Sequence[tuple[int, range, int]]) -> Blocks:
         """``long``: number, rows and length of every tensor with rows of that kind."""
-        of_one = [(tensor, row, length) for tensor, rows, length in long for row in range(rows)]
+        of_one = [(tensor, row, length) for tensor, rows, length in long for row in rows]
         chunks, cut = list[Any](), list[Any]()
         for replica in range(self.replicas):
             for tensor, row, length in of_one:
@@ -151,6 +157,8 @@ class Table:
         gradients.noted = self, readable if readable is not gradients else None
         self.gradient_dtype = readable[0].dtype
         addresses = list(map(Tensor.data_ptr, readable))
+        if self.is_part:
+            addresses = list(map(address, readable, self.starts))
         if is_capturing(self.device):  # a table of its own: replays must read what they were captured with
             keep_for_replays(self)
             self.gradients, self._addresses = self._lasting_table(addresses), []
@@ -233,6 +241,16 @@ def radii_of_entries(radius: Tensor, shape: torch.Size) -> tuple[Tensor, int, in
     first, last = several[0], several[-1] + 1
     radii = radius.expand(*sizes[:first], *shape[first:last], *sizes[last:]).contiguous()
     return radii, shape[last:].numel(), radii.numel()
+
+
+def address(x: Tensor | None, start: int) -> int:
+    """Where the entry of number 0 is, if the first one has the number ``start``."""
+    return 0 if x is None else x.data_ptr() - start * x.element_size()
+
+
+def has_many_radii(space: Constraint, radii: Sequence[tuple[Tensor, int, int]]) -> bool:
+    """Whether every row has its own."""
+    return radii[0][0].numel() > 1 or space.takes_sizes
 
 
 def table_of(bucket: Bucket, replicas: int) -> Table:
