@@ -16,6 +16,7 @@ from holonom.errors import CheckpointError, ConstraintError, PartitionError
 from holonom.sampling import BAOAB, HMC, AdL, Cyclical, sample
 from holonom.sampling import sample as module_or_function
 from holonom.sampling.chains import OneByOne
+from holonom.sampling.prior import FunctionPrior
 from holonom.sampling.store import Folder
 from holonom.sampling.target import Target
 
@@ -162,6 +163,26 @@ def test_a_log_density_may_be_a_number_or_branch_and_must_be_one():
         run(prior=lambda state: -state["weight"].square(), **options)
 
 
+def positive(state):
+    """An exponential law of weights above 0."""
+    w = state["weight"]
+    return torch.where((w > 0).all(), -w.sum(), -math.inf)
+
+
+def test_a_log_density_is_finite_at_every_draw():
+    inside, outside = ([{"weight": torch.full((1, 2), w), "bias": torch.zeros(1)}] * 2 for w in (1.0, -1.0))
+    with pytest.raises(ValueError, match=r"log density is -inf in chain 0 at its start. Start where it is finite"):
+        run(prior=positive, init=outside)
+    with pytest.raises(ValueError, match=r"log density is -inf in chain \d after \d+ steps.*kernel='hmc' or 'mala'"):
+        run(prior=positive, init=inside, lr=0.3)
+    assert float(run(prior=positive, init=inside, lr=0.05, kernel="hmc").draws["weight"].min()) > 0
+
+
+def test_a_log_density_that_is_a_number_lies_where_the_chains_do():
+    state = {"w": torch.zeros(2, device="meta")}
+    assert FunctionPrior(lambda state: 0.0, state).function(state).device.type == "meta"
+
+
 def test_chains_start_where_they_are_told():
     states = [{"weight": torch.full((1, 2), float(i)), "bias": torch.zeros(1)} for i in range(2)]
     posterior = run(init=states, steps=1, burn_in=0, lr=1e-7)
@@ -226,9 +247,27 @@ def test_losses_that_are_a_mean_over_something_else_are_warned_about():
     steps = nn.Sequential(nn.Linear(2, 8), nn.Unflatten(1, (4, 2)))  # 4 classes at 2 times
     with pytest.warns(UserWarning, match="averages over 2 numbers"):
         run(steps, nn.CrossEntropyLoss(), (X, torch.arange(24).reshape(12, 2) % 4), steps=2)
+    words = torch.arange(60).reshape(12, 5) % 4  # five words an example, classes last
+    language = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 4))
+
+    def of_words(reduction):
+        return lambda output, target: nn.functional.cross_entropy(
+            output.flatten(0, 1), target.flatten(), reduction=reduction
+        )
+
+    with pytest.warns(UserWarning, match=r"averages over 5 numbers of every example.*num_data=60"):
+        run(language, of_words("mean"), (words, words), steps=2)
+    scale = torch.tensor([1.0, 2.0, 3.0])  # for three outputs, and not for another number of them
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(num_data=36, **several)
+        run(
+            nn.Linear(2, 3),
+            lambda output, target: (scale * (output - target).square()).mean(),
+            several["data"],
+            steps=2,
+        )
+        run(language, lambda output, target: of_words("sum")(output, target) / len(target), (words, words), steps=2)
         run(loss=lambda output, target: (output - target).square().sum(1).mean(), **several)
         run(nn.Linear(2, 3), nn.CrossEntropyLoss(), (X, torch.softmax(normals(12, 3), 1)), steps=2)
         run(nn.Linear(2, 3), nn.CrossEntropyLoss(), (X, torch.arange(12) % 3), steps=2)
