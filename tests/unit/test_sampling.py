@@ -15,10 +15,11 @@ from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
 from holonom.errors import CheckpointError, ConstraintError, PartitionError
 from holonom.sampling import BAOAB, HMC, AdL, Cyclical, sample
 from holonom.sampling import sample as module_or_function
-from holonom.sampling.chains import OneByOne
+from holonom.sampling.chains import Mapped, OneByOne
 from holonom.sampling.prior import FunctionPrior
 from holonom.sampling.store import Folder
 from holonom.sampling.target import Target
+from holonom.sampling.tuning import gradient_noise
 
 # Runs of a few steps have not mixed, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore:the chains have not mixed:UserWarning")
@@ -353,6 +354,26 @@ def test_minibatches_find_the_posterior_from_the_prior(kernel):
     assert float(variance.max()) < 1.6
 
 
+def test_noise_of_minibatches_has_directions():
+    """Their strength is tr Σ²/tr Σ, here 1.8 times the mean; a thermostat cannot remove what is above the mean."""
+    x = normals(400, 2) @ torch.tensor([[1.0, 0.9], [0.0, 0.44]])
+    y = 0.5 * normals(400, 1, seed=1)
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    target = Target(Mapped(model, 100, seed=0), nn.MSELoss(), (x, y), 400, None, batch_size=10)
+    gradients = -2 * x * y  # of the examples
+    covariance = (gradients - gradients.mean(0)).T @ (gradients - gradients.mean(0)) / (400 * 10)
+    along, mean = gradient_noise(target, 0)
+    trace = float(covariance.trace())
+    assert mean == pytest.approx(trace / 2, rel=0.1)
+    assert along == pytest.approx(float(covariance.square().sum()) / trace, rel=0.15)
+    assert along > 1.6 * mean
+    options = {"data": (x, y), "kernel": "adl", "batch_size": 10, "steps": 40}
+    with pytest.warns(UserWarning, match="beyond what the thermostat removes from all directions"):
+        run(nn.Linear(2, 1, bias=False), lr=0.1, **options)
+
+
 def test_batches_of_successive_steps_are_independent():
     """Those of an epoch would not be: their noise sums to zero, which a thermostat does not know."""
     chains = OneByOne(linear(), 50, seed=0)
@@ -385,6 +406,7 @@ class Branching(nn.Module):
         return y if float(y.detach().sum()) > -1e9 else -y
 
 
+@pytest.mark.filterwarnings("ignore:the noise of the minibatches:UserWarning")
 @pytest.mark.parametrize("kernel", ["baoab", "hmc"])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_models_that_cannot_be_mapped_run_chain_by_chain(kernel, batch_size):
