@@ -460,9 +460,24 @@ def test_constraints_hold_in_every_draw(kernel):
     assert all(x[:, 0].ne(x[:, -1]).any() for x in draws.values())
 
 
+def test_a_chosen_lr_does_not_know_constraints_and_says_so():
+    """On a unit sphere under a linear loss baoab's mean is 8 % too short at the lr that the loss alone allows."""
+    spaces = {"weight": Sphere(1.0, slack=False)}
+    with pytest.warns(
+        UserWarning, match=r"not at that of Sphere\(.*halve it and compare; or use kernel='hmc'"
+    ) as record:
+        run(constraints=spaces)
+    assert record[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "the chains have not mixed")
+        run(constraints=spaces, lr=0.05)
+        run(constraints=spaces, kernel="hmc")
+
+
 def test_two_functions_of_one_name_are_two_constraints():
     spaces = {"weight": LevelSet(lambda w: w.norm() - 1), "bias": LevelSet(lambda w: w.norm() - 2)}
-    draws = run(constraints=spaces).draws
+    draws = run(constraints=spaces, lr=0.05).draws
     torch.testing.assert_close(draws["weight"].norm(dim=-1), torch.ones(2, 10, 1))
     torch.testing.assert_close(draws["bias"].norm(dim=-1), torch.full((2, 10), 2.0))
     with pytest.raises(ConstraintError, match="several tensors at once"):

@@ -83,7 +83,8 @@ def sample(
             of them with settings, :class:`HMC(leapfrogs=32) <holonom.sampling.HMC>`.
         lr: the time step. None chooses it during the burn-in: with a Metropolis test by its acceptance, else
             1/√λ (1/(2λ) for "sgld" and "cyclical") where λ is the largest curvature of L that was met, less if the
-            noise of minibatches would raise the temperature by more than 5 %.
+            noise of minibatches would raise the temperature by more than 5 %. It does not look at constraints, and
+            says so.
         burn_in: transitions to forget; None for half of them (for "cyclical", the first cycle).
         thin: keep one in this many; None for at most 1000 draws of a chain, and one gibibyte in memory.
         batch_size: examples of a gradient, drawn anew at every step; None for all of them. The noise of minibatches

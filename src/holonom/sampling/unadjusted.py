@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .._lines import users_line
 from .._step.thermostat import STEPS
 from ..constraints import Free
 from ..errors import NonFiniteGradientError
@@ -56,6 +57,14 @@ class Unadjusted:
                     f"kernel='sgld' and 'cyclical' average the noise of two steps, which on {space!r} lies in two "
                     f"tangent spaces; use kernel=BAOAB(friction=math.inf), the same method with projected momenta"
                 )
+        bent = [space for space in spaces.values() if not isinstance(space, Free)]
+        if lr is None and bent:
+            warnings.warn(
+                f"lr=None looks at the curvature of the loss, and not at that of {bent[0]!r}, where draws of a long "
+                f"step may be biased by several percent. Give an lr, halve it and compare; or use kernel='hmc', which "
+                f"has no such bias",
+                stacklevel=users_line(),
+            )
         self.optimizer = Langevin(
             groups.values(), self.lr, scheme=kernel.word, temperature=target.temperature, seed=target.chains.seeds,
             **self._thermostat(burn_in),
