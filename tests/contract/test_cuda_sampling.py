@@ -54,6 +54,17 @@ def test_minibatches_and_a_chosen_step_on_a_gpu(options):
     assert posterior.lr > 0
 
 
+@pytest.mark.parametrize("kernel", ["baoab", "hmc"])
+def test_priors_on_a_gpu_are_numbers_tensors_of_the_host_and_functions(kernel, tmp_path):
+    """A flat prior is a number without a device, and a prior's tensors may lie on the host."""
+    tables = {"0.weight": (torch.zeros(3, 3), torch.ones(3, 3)), "rest": (0.5, torch.tensor(2.0))}
+    for number, prior in enumerate([tables, lambda state: 0.0, lambda state: -state["0.weight"].square().sum()]):
+        options = {"kernel": kernel, "prior": prior, "init": "model"}
+        here, there = run("cpu", **options), run("cuda", out=tmp_path / f"{kernel}{number}", **options)
+        for name, draws in there.draws.items():
+            torch.testing.assert_close(draws, here.draws[name], rtol=1e-3, atol=1e-4)
+
+
 def test_a_run_on_a_gpu_repeats_bit_for_bit(tmp_path):
     first, second = (run("cuda", out=tmp_path / name, steps=40) for name in ("first", "second"))
     read = run("cuda", out=tmp_path / "second", steps=40)  # finished: nothing is run

@@ -15,9 +15,11 @@ from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
 from holonom.errors import CheckpointError, ConstraintError, PartitionError
 from holonom.sampling import BAOAB, HMC, AdL, Cyclical, sample
 from holonom.sampling import sample as module_or_function
-from holonom.sampling.chains import OneByOne
+from holonom.sampling.chains import Mapped, OneByOne
+from holonom.sampling.prior import FunctionPrior
 from holonom.sampling.store import Folder
 from holonom.sampling.target import Target
+from holonom.sampling.tuning import gradient_noise
 
 # Runs of a few steps have not mixed, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore:the chains have not mixed:UserWarning")
@@ -162,6 +164,26 @@ def test_a_log_density_may_be_a_number_or_branch_and_must_be_one():
         run(prior=lambda state: -state["weight"].square(), **options)
 
 
+def positive(state):
+    """An exponential law of weights above 0."""
+    w = state["weight"]
+    return torch.where((w > 0).all(), -w.sum(), -math.inf)
+
+
+def test_a_log_density_is_finite_at_every_draw():
+    inside, outside = ([{"weight": torch.full((1, 2), w), "bias": torch.zeros(1)}] * 2 for w in (1.0, -1.0))
+    with pytest.raises(ValueError, match=r"log density is -inf in chain 0 at its start. Start where it is finite"):
+        run(prior=positive, init=outside)
+    with pytest.raises(ValueError, match=r"log density is -inf in chain \d after \d+ steps.*kernel='hmc' or 'mala'"):
+        run(prior=positive, init=inside, lr=0.3)
+    assert float(run(prior=positive, init=inside, lr=0.05, kernel="hmc").draws["weight"].min()) > 0
+
+
+def test_a_log_density_that_is_a_number_lies_where_the_chains_do():
+    state = {"w": torch.zeros(2, device="meta")}
+    assert FunctionPrior(lambda state: 0.0, state).function(state).device.type == "meta"
+
+
 def test_chains_start_where_they_are_told():
     states = [{"weight": torch.full((1, 2), float(i)), "bias": torch.zeros(1)} for i in range(2)]
     posterior = run(init=states, steps=1, burn_in=0, lr=1e-7)
@@ -226,9 +248,27 @@ def test_losses_that_are_a_mean_over_something_else_are_warned_about():
     steps = nn.Sequential(nn.Linear(2, 8), nn.Unflatten(1, (4, 2)))  # 4 classes at 2 times
     with pytest.warns(UserWarning, match="averages over 2 numbers"):
         run(steps, nn.CrossEntropyLoss(), (X, torch.arange(24).reshape(12, 2) % 4), steps=2)
+    words = torch.arange(60).reshape(12, 5) % 4  # five words an example, classes last
+    language = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 4))
+
+    def of_words(reduction):
+        return lambda output, target: nn.functional.cross_entropy(
+            output.flatten(0, 1), target.flatten(), reduction=reduction
+        )
+
+    with pytest.warns(UserWarning, match=r"averages over 5 numbers of every example.*num_data=60"):
+        run(language, of_words("mean"), (words, words), steps=2)
+    scale = torch.tensor([1.0, 2.0, 3.0])  # for three outputs, and not for another number of them
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(num_data=36, **several)
+        run(
+            nn.Linear(2, 3),
+            lambda output, target: (scale * (output - target).square()).mean(),
+            several["data"],
+            steps=2,
+        )
+        run(language, lambda output, target: of_words("sum")(output, target) / len(target), (words, words), steps=2)
         run(loss=lambda output, target: (output - target).square().sum(1).mean(), **several)
         run(nn.Linear(2, 3), nn.CrossEntropyLoss(), (X, torch.softmax(normals(12, 3), 1)), steps=2)
         run(nn.Linear(2, 3), nn.CrossEntropyLoss(), (X, torch.arange(12) % 3), steps=2)
@@ -314,6 +354,26 @@ def test_minibatches_find_the_posterior_from_the_prior(kernel):
     assert float(variance.max()) < 1.6
 
 
+def test_noise_of_minibatches_has_directions():
+    """Their strength is tr Σ²/tr Σ, here 1.8 times the mean; a thermostat cannot remove what is above the mean."""
+    x = normals(400, 2) @ torch.tensor([[1.0, 0.9], [0.0, 0.44]])
+    y = 0.5 * normals(400, 1, seed=1)
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    target = Target(Mapped(model, 100, seed=0), nn.MSELoss(), (x, y), 400, None, batch_size=10)
+    gradients = -2 * x * y  # of the examples
+    covariance = (gradients - gradients.mean(0)).T @ (gradients - gradients.mean(0)) / (400 * 10)
+    along, mean = gradient_noise(target, 0)
+    trace = float(covariance.trace())
+    assert mean == pytest.approx(trace / 2, rel=0.1)
+    assert along == pytest.approx(float(covariance.square().sum()) / trace, rel=0.15)
+    assert along > 1.6 * mean
+    options = {"data": (x, y), "kernel": "adl", "batch_size": 10, "steps": 40}
+    with pytest.warns(UserWarning, match="beyond what the thermostat removes from all directions"):
+        run(nn.Linear(2, 1, bias=False), lr=0.1, **options)
+
+
 def test_batches_of_successive_steps_are_independent():
     """Those of an epoch would not be: their noise sums to zero, which a thermostat does not know."""
     chains = OneByOne(linear(), 50, seed=0)
@@ -346,6 +406,7 @@ class Branching(nn.Module):
         return y if float(y.detach().sum()) > -1e9 else -y
 
 
+@pytest.mark.filterwarnings("ignore:the noise of the minibatches:UserWarning")
 @pytest.mark.parametrize("kernel", ["baoab", "hmc"])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_models_that_cannot_be_mapped_run_chain_by_chain(kernel, batch_size):
@@ -399,9 +460,24 @@ def test_constraints_hold_in_every_draw(kernel):
     assert all(x[:, 0].ne(x[:, -1]).any() for x in draws.values())
 
 
+def test_a_chosen_lr_does_not_know_constraints_and_says_so():
+    """On a unit sphere under a linear loss baoab's mean is 8 % too short at the lr that the loss alone allows."""
+    spaces = {"weight": Sphere(1.0, slack=False)}
+    with pytest.warns(
+        UserWarning, match=r"not at that of Sphere\(.*halve it and compare; or use kernel='hmc'"
+    ) as record:
+        run(constraints=spaces)
+    assert record[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "the chains have not mixed")
+        run(constraints=spaces, lr=0.05)
+        run(constraints=spaces, kernel="hmc")
+
+
 def test_two_functions_of_one_name_are_two_constraints():
     spaces = {"weight": LevelSet(lambda w: w.norm() - 1), "bias": LevelSet(lambda w: w.norm() - 2)}
-    draws = run(constraints=spaces).draws
+    draws = run(constraints=spaces, lr=0.05).draws
     torch.testing.assert_close(draws["weight"].norm(dim=-1), torch.ones(2, 10, 1))
     torch.testing.assert_close(draws["bias"].norm(dim=-1), torch.full((2, 10), 2.0))
     with pytest.raises(ConstraintError, match="several tensors at once"):

@@ -98,10 +98,20 @@ def _averaged(loss: Loss, output: Any, target: Tensor) -> int:
     """Over how many numbers of an example a loss takes the mean: it does not change when those are repeated."""
     if not isinstance(output, Tensor) or output.ndim - target.ndim not in (0, 1):
         return 1
-    classes = output.ndim - target.ndim  # 1 where targets are indices of classes
-    numbers, value = 1, float(loss(output, target))
+    classes = output.ndim - target.ndim  # 1 where targets are indices of classes, which come second or last
+    numbers = 1
     for dim in range(1, target.ndim):
-        if target.shape[dim] > 1 and output.shape[dim + classes] == target.shape[dim]:
-            twice = loss(torch.cat([output] * 2, dim + classes), torch.cat([target] * 2, dim))
-            numbers *= target.shape[dim] if abs(float(twice) - value) <= 1e-5 * abs(value) else 1
+        places = {d for d in (dim, dim + classes) if output.shape[d] == target.shape[dim] > 1}
+        if any(_averages_over(loss, output, target, place, dim) for place in places):
+            numbers *= target.shape[dim]
     return numbers
+
+
+def _averages_over(loss: Loss, output: Tensor, target: Tensor, place: int, dim: int) -> bool:
+    """Whether the loss stays as it is where one dimension of output and target is repeated."""
+    value = float(loss(output, target))
+    try:
+        twice = float(loss(torch.cat([output] * 2, place), torch.cat([target] * 2, dim)))
+    except Exception:  # the loss is made for this size, as one with weights for each number is
+        return False
+    return abs(twice - value) <= 1e-5 * abs(value)

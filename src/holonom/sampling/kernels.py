@@ -34,7 +34,7 @@ class AdL:
     """Adaptive Langevin (2.58): a thermostat removes what minibatch noise heats, as far as that is isotropic.
 
     friction: that of the thermostat without noise of gradients; None as for :class:`BAOAB` with full batches, at most
-        0.1/lr.
+        0.1/lr, and 0.1/lr with minibatches.
     """
 
     friction: float | None = None

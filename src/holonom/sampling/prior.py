@@ -59,6 +59,9 @@ class GaussianPrior:
             total -= ((p.detach() - mean) / std).reshape(len(p), -1).double().square().sum(1) / 2
         return total
 
+    def check(self, chains: Chains, where: str) -> None:
+        """Its density is positive everywhere."""
+
 
 class FunctionPrior:
     """A differentiable log density of the sampled parameters by name, up to a constant."""
@@ -74,7 +77,8 @@ class FunctionPrior:
             self.mapped = False
 
     def function(self, state: Named) -> Tensor:
-        value = torch.as_tensor(self.own(state))
+        device = next(iter(state.values())).device
+        value = torch.as_tensor(self.own(state)).to(device)  # it may be a plain number
         if value.numel() != 1:
             raise ValueError(f"the prior must return one number, the log density, got shape {tuple(value.shape)}")
         return value.reshape(())
@@ -106,6 +110,18 @@ class FunctionPrior:
 
     def log_density(self, chains: Chains) -> Tensor:
         return self._evaluate(chains)[1].double()
+
+    def check(self, chains: Chains, where: str) -> None:
+        """Raise where the density is zero or not defined: a gradient alone does not show that."""
+        values = self.log_density(chains).detach()
+        if bool(values.isfinite().all()):
+            return
+        chain = int((~values.isfinite()).nonzero()[0])
+        raise ValueError(
+            f"the prior's log density is {float(values[chain])} in chain {chain} {where}. Start where it is finite "
+            f"(init=…); kernels without a Metropolis test follow its gradient and leave its support unseen: use "
+            f"kernel='hmc' or 'mala', or constraints, such as LevelSet with inequalities"
+        )
 
 
 Prior = GaussianPrior | FunctionPrior

@@ -76,13 +76,15 @@ def sample(
         chains: independent chains, R.
         prior: the standard deviation of independent normals around 0; a dict from selectors, as
             :func:`holonom.partition` takes them, to std or (mean, std); or a differentiable function from the sampled
-            parameters by name to the log density.
+            parameters by name to the log density. Where such a density ends only a Metropolis test sees: the other
+            kernels raise when a draw lies outside.
         steps: transitions of every chain, the burn-in included.
         kernel: "baoab", "sgld", "adl" or "cyclical"; "hmc" or "mala", which have no bias and need full batches; or one
             of them with settings, :class:`HMC(leapfrogs=32) <holonom.sampling.HMC>`.
         lr: the time step. None chooses it during the burn-in: with a Metropolis test by its acceptance, else
             1/√λ (1/(2λ) for "sgld" and "cyclical") where λ is the largest curvature of L that was met, less if the
-            noise of minibatches would raise the temperature by more than 5 %.
+            noise of minibatches would raise the temperature by more than 5 %. It does not look at constraints, and
+            says so.
         burn_in: transitions to forget; None for half of them (for "cyclical", the first cycle).
         thin: keep one in this many; None for at most 1000 draws of a chain, and one gibibyte in memory.
         batch_size: examples of a gradient, drawn anew at every step; None for all of them. The noise of minibatches
@@ -121,6 +123,7 @@ def run(request: Request) -> Posterior:
     members = make_chains(model, request.chains, seed, loss, *few)
     set_states(members, request.starts(prior, members))
     land_(spaces, members)
+    prior.check(members, "at its start")
     target = Target(members, loss, (x, y), request.examples, prior, request.batch_size)
     mover: Adjusted | Unadjusted = (
         Adjusted(kernel, target, spaces, request.lr, burn_in)
@@ -176,6 +179,7 @@ def run(request: Request) -> Posterior:
         for step in range(start, steps):
             mover.step(step)
             if (i := number.get(step + 1)) is not None:
+                prior.check(members, f"after {step + 1} steps")
                 store.put(i, members.parameters, mover.losses)
             if step == burn_in and (text := mover.too_hot()) is not None:
                 warnings.warn(text, stacklevel=users_line())

@@ -6,18 +6,18 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .._random import mix
-from .target import Target, squares
+from .target import Target, per_chain, squares
 
 SHARE_OF_FREQUENCY = 1.0  # h·√λ of the stiffest direction; a step is stable below 2
-HEATING = 0.05  # of the temperature, by minibatch noise: what lr=None allows, and above which an lr is warned about
+HEATING = 0.05  # of the temperature, by minibatch noise along its directions: what lr=None allows
 THERMOSTAT_LOAD = 0.2  # h²σ²/(2τ) that lr=None allows an adaptive thermostat, whose positions are then 1 % too warm
+THERMOSTAT_DAMPING = 0.1  # γ·h of an adaptive thermostat with minibatches
 POWER_ITERATIONS = 6
 NOISE_BATCHES = 8
 _TUNE_AT = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)  # of the burn-in
-_REMEMBERED = 4  # measurements, whose largest curvature counts
+_REMEMBERED = 4  # measurements, whose largest curvature and mean noise count
 _LONG = 64  # a burn-in in which lr has the time to grow
 _FIRST, _GROWTH = 0.1, 2.0  # the start may be flatter than where the chains go: lr starts small and at most doubles
 _SHAPING, _SLOWNESS, _DECAY = 0.05, 10.0, 0.75  # of dual averaging, as published by Hoffman and Gelman
@@ -71,20 +71,31 @@ def largest_curvature(target: Target, step: int) -> float:
 
 @torch.no_grad()
 def gradient_noise(target: Target, step: int) -> tuple[float, float]:
-    """The variance of a minibatch's gradient, per number: of the noisiest parameter, and over all of them."""
+    """The variance of a minibatch's gradient along a noisy direction, and its mean over all numbers.
+
+    With Σ the covariance of the noise, the first is tr Σ²/tr Σ: the mean eigenvalue where eigenvalues count by their
+    share of the noise. It is the second, tr Σ/d, if the noise has no direction. The noise of likelihoods has the
+    directions of the Hessian, and the two differ by orders of magnitude.
+    """
     if target.batch_size is None:
         return 0.0, 0.0
-    total: dict[str, Tensor] = {}
-    square: dict[str, Tensor] = {}
-    for i in range(NOISE_BATCHES):
-        for name, g in target.gradients(target.batch(step + i, measuring=True), prior=False)[0].items():
-            g = g.double()
-            total[name] = total.get(name, torch.zeros_like(g)) + g
-            square[name] = square.get(name, torch.zeros_like(g)) + g.square()
-    n = NOISE_BATCHES
-    spread = torch.stack([((square[k] - total[k].square() / n) / (n - 1)).mean() for k in total])
-    sizes = spread.new_tensor([x.numel() for x in total.values()])
-    return float(spread.max()), float((spread * sizes).sum() / sizes.sum())
+    batches = [target.gradients(target.batch(step + i, measuring=True), prior=False)[0] for i in range(NOISE_BATCHES)]
+    n, chains = NOISE_BATCHES, len(target.chains.seeds)
+    products = torch.zeros(chains, n, n, dtype=torch.float64, device=target.chains.seeds.device)
+    largest = products.new_zeros(())
+    for name in batches[0]:
+        x = torch.stack([per_chain(g[name]).double() for g in batches], 1)  # (chains, batches, numbers)
+        x -= x.mean(1, keepdim=True)
+        largest = torch.maximum(largest, x.square().mean((0, 2)).sum() / (n - 1))
+        products += x @ x.mT
+    squares_ = products.diagonal(dim1=1, dim2=2)
+    trace = squares_.sum(1) / (n - 1)
+    # The unbiased estimate of tr Σ² by Himeno and Yamada, also for noise that is not normal.
+    fourth = (n - 1) * (n - 2) * products.square().sum((1, 2)) / (n - 1) ** 2 + trace**2
+    fourth -= n * squares_.square().sum(1) / (n - 1)
+    along = (n - 1) / (n * (n - 2) * (n - 3)) * fourth.sum() / trace.sum().clamp_min(1e-300)
+    mean = float(trace.mean()) / sum(per_chain(g).shape[1] for g in batches[0].values())
+    return max(float(along), float(largest)), mean
 
 
 class CurvatureRule:
@@ -100,12 +111,23 @@ class CurvatureRule:
         self.first = _FIRST if burn_in >= _LONG else 1.0
         self.curvatures: list[float] = []
         self.steps: list[float] = []  # the time steps that followed, as kernels with momenta have them
-        self.noise = self.mean_noise = 0.0
+        self.noises: list[tuple[float, float]] = []
 
     def measure(self, target: Target, step: int, curvature: bool = True) -> None:
         if curvature:
             self.curvatures.append(largest_curvature(target, step))
-        self.noise, self.mean_noise = gradient_noise(target, step)
+        self.noises.append(gradient_noise(target, step))
+
+    @property
+    def noise(self) -> float:
+        """The variance of a minibatch's gradient along a noisy direction; the last measurements' mean."""
+        found = self.noises[-_REMEMBERED:]
+        return sum(along for along, _ in found) / max(1, len(found))
+
+    @property
+    def mean_noise(self) -> float:
+        found = self.noises[-_REMEMBERED:]
+        return sum(mean for _, mean in found) / max(1, len(found))
 
     def lr(self, temperature: float, limited: bool) -> float:
         """``limited`` by the noise of minibatches."""
@@ -115,13 +137,15 @@ class CurvatureRule:
             most = HEATING * temperature / self.noise
             if self.thermostatted:
                 h = min(h, math.sqrt(2 * THERMOSTAT_LOAD * temperature / self.mean_noise))
+                if (left := self.noise - (1 + HEATING) * self.mean_noise) > 0:  # what the thermostat leaves
+                    h = min(h, math.sqrt(HEATING * temperature * -math.expm1(-2 * THERMOSTAT_DAMPING) / left))
             else:
                 h = min(h, 2 * math.sqrt(most) if self.overdamped else math.sqrt(most * (1 - math.exp(-2))))
         self.steps.append(h)
         return h * h / 2 if self.overdamped else h
 
     def heating(self, lr: float, friction: float, temperature: float) -> float:
-        """By which share minibatch noise raises the temperature of the noisiest parameter.
+        """By which share minibatch noise raises the temperature along noisy directions.
 
         A thermostat damps as the mean noise needs, by h²σ²/τ a step: what is above the mean is left. So is a part
         that grows with the damping.
@@ -138,11 +162,11 @@ class CurvatureRule:
         return lr * lr * noise / (temperature * damping) + load**2 / 4  # the latter as measured, see docs/gotchas.md
 
     def state(self) -> dict[str, Any]:
-        return {"curvatures": list(self.curvatures), "steps": list(self.steps), "noise": [self.noise, self.mean_noise]}
+        return {"curvatures": list(self.curvatures), "steps": list(self.steps), "noises": list(self.noises)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.curvatures, self.steps = list(state["curvatures"]), list(state["steps"])
-        self.noise, self.mean_noise = state["noise"]
+        self.noises = [tuple(pair) for pair in state["noises"]]
 
 
 class DualAveraging:

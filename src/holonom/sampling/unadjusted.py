@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .._lines import users_line
 from .._step.thermostat import STEPS
 from ..constraints import Free
 from ..errors import NonFiniteGradientError
@@ -16,7 +17,7 @@ from ..scheme import compile_word
 from .kernels import BAOAB, SGLD, AdL, Cyclical
 from .spaces import Spaces
 from .target import Target
-from .tuning import HEATING, CurvatureRule, tuning_steps
+from .tuning import HEATING, THERMOSTAT_DAMPING, CurvatureRule, tuning_steps
 
 CORRELATION_TIMES = 10  # that a run should at least have
 BURN_IN_DAMPING = 0.1  # γ·h of the first half of the burn-in, which has to lose the start's energy
@@ -56,6 +57,14 @@ class Unadjusted:
                     f"kernel='sgld' and 'cyclical' average the noise of two steps, which on {space!r} lies in two "
                     f"tangent spaces; use kernel=BAOAB(friction=math.inf), the same method with projected momenta"
                 )
+        bent = [space for space in spaces.values() if not isinstance(space, Free)]
+        if lr is None and bent:
+            warnings.warn(
+                f"lr=None looks at the curvature of the loss, and not at that of {bent[0]!r}, where draws of a long "
+                f"step may be biased by several percent. Give an lr, halve it and compare; or use kernel='hmc', which "
+                f"has no such bias",
+                stacklevel=users_line(),
+            )
         self.optimizer = Langevin(
             groups.values(), self.lr, scheme=kernel.word, temperature=target.temperature, seed=target.chains.seeds,
             **self._thermostat(burn_in),
@@ -103,9 +112,9 @@ class Unadjusted:
         """What to say of minibatch noise that heats noticeably."""
         if self.heating <= 1.5 * HEATING:  # lr=None aims at HEATING, and measures it
             return None
-        removed = ", beyond what the thermostat removes from all of them" if isinstance(self.kernel, AdL) else ""
+        removed = ", beyond what the thermostat removes from all directions" if isinstance(self.kernel, AdL) else ""
         return (
-            f"the noise of the minibatches raises the temperature of the noisiest parameter by about "
+            f"the noise of the minibatches raises the temperature of the directions in which it is strong by about "
             f"{100 * self.heating:.0f} %{removed}: the draws are too wide. Give a smaller lr, a larger batch_size, or "
             f"batch_size=None"
         )
@@ -122,7 +131,7 @@ class Unadjusted:
     def _damping(self, step: int) -> float:
         """γ of a step."""
         if isinstance(self.kernel, (BAOAB, AdL)):
-            return self._friction(step, 1.0 if isinstance(self.kernel, BAOAB) else 0.1)
+            return self._friction(step, 1.0 if isinstance(self.kernel, BAOAB) else THERMOSTAT_DAMPING)
         return math.inf
 
     def _rest(self) -> None:
@@ -134,8 +143,8 @@ class Unadjusted:
         given = self.kernel.friction if isinstance(self.kernel, (BAOAB, AdL)) else None
         if given is not None:
             return given
-        if self.target.batch_size is not None and isinstance(self.kernel, BAOAB):
-            return 1 / self.lr
+        if self.target.batch_size is not None:
+            return most / self.lr
         friction = 2 * CORRELATION_TIMES / (self.lr * max(1, self.steps - self.burn_in))
         if self.target.prior.widest is not None:
             friction = max(friction, 2 * math.sqrt(self.target.temperature) / self.target.prior.widest)
