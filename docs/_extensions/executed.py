@@ -20,7 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 BLOCK = re.compile(r"^```python\b.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WIDTH = 96  # characters of a warning's lines
+WIDTH = 88  # characters of a warning's lines
 INK, LIGHT_INK = "#24292f", "#d3d8de"
 COLOURS = ("#2f81c7", "#d9692b", "#3a9d5d", "#b05fc0", "#c2a12b", "#8a8f98")  # seen on white and on black
 STYLE = {
