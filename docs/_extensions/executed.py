@@ -1,4 +1,4 @@
-"""Runs the Python blocks of a page and shows behind each what it prints and draws.
+"""Runs the Python blocks of a page and shows behind each what it prints, warns about and draws.
 
 The blocks of a page share one namespace. A picture's caption is the name of its matplotlib figure:
 ``plt.subplots(num="Loss along training")``. Pictures are drawn once; a copy in light ink is for the dark theme.
@@ -7,6 +7,8 @@ The blocks of a page share one namespace. A picture's caption is the name of its
 import contextlib
 import io
 import re
+import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,6 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 BLOCK = re.compile(r"^```python\b.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WIDTH = 88  # characters of a warning's lines
 INK, LIGHT_INK = "#24292f", "#d3d8de"
 COLOURS = ("#2f81c7", "#d9692b", "#3a9d5d", "#b05fc0", "#c2a12b", "#8a8f98")  # seen on white and on black
 STYLE = {
@@ -31,17 +34,20 @@ STYLE = {
 
 
 def run(blocks: Sequence[str], page: str) -> Iterator[tuple[str, list[plt.Figure]]]:
-    """What each block prints, and the figures it makes."""
+    """What each block prints or warns about, and the figures it makes."""
     names: dict[str, Any] = {"__name__": page}
     for number, block in enumerate(blocks, 1):
         plt.close("all")
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
             try:
                 exec(compile(block, f"{page}, block {number}", "exec"), names)
             except Exception as error:
                 raise ExtensionError(f"{page}: block {number} of Python fails: {error!r}", error) from error
-        yield printed.getvalue(), [plt.figure(n) for n in plt.get_fignums()]
+        warned = [f"{warning.category.__name__}: {warning.message}" for warning in said]
+        lines = [textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in warned]
+        yield "\n".join([*lines, printed.getvalue()]), [plt.figure(n) for n in plt.get_fignums()]
 
 
 def picture(figure: plt.Figure, folder: Path, name: str) -> str:

@@ -59,7 +59,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             ``driving_noise=0`` and a ``coupling``.
         constraint: one of :mod:`holonom.constraints`, or None. Weights that start off it are moved to
             the nearest point, with a warning. In ``param_groups`` it appears as text.
-        thermostat_time: t of the letter E, ξ̇ = (pᵀp/(Nτ) − 1)/t², where N is the number of degrees of freedom of a
+        thermostat_time: t of the letter E, dξ/dt = (pᵀp/(Nτ) − 1)/t², where N is the number of degrees of freedom of a
             replica. None: 20·lr, with the lr at construction.
         thermostat_friction: γ of the letters D and F, which draw noise of size σ_A = √(2γτ). It is the mean of ξ where
             gradients have no noise. None: 1/t.

@@ -4,12 +4,12 @@ Every letter is the exact flow of one part of the dynamics (thesis, equations 2.
 ``lr`` divided by how often it stands in the word:
 
 ====== =========================================================================
-``A``  drift along the manifold              q̇ = p
-``B``  kick by the gradient                  ṗ = −∇L(q)
+``A``  drift along the manifold              dq = p dt
+``B``  kick by the gradient                  dp = −∇L(q) dt
 ``O``  Ornstein–Uhlenbeck                    dp = −γp dt + √(2γτ) dW
-``C``  friction by the thermostat variable   ṗ = −ξp
+``C``  friction by the thermostat variable   dp = −ξp dt
 ``D``  diffusion                             dp = σ_A dW
-``E``  thermostat update                     ξ̇ = ε(pᵀp − Nτ)
+``E``  thermostat update                     dξ = ε(pᵀp − Nτ) dt
 ``F``  C and D in one                        dp = −ξp dt + σ_A dW          (2.61)
 ``L``  overdamped Euler–Maruyama step        dq = −∇L dt + √(2τ) dW        (2.51)
 ``M``  the same with averaged noise: the BAOAB limit                       (2.56)

@@ -459,7 +459,7 @@ def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     settled(small)
     small.locator("#play").click()
     until(small, "Number(document.body.dataset.step) > 5")
-    small.get_by_label("class 0").check()
+    small.get_by_role("radio", name="class 0").check()
     plane.scroll_into_view_if_needed()
     box = plane.bounding_box()
     small.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"])
@@ -483,6 +483,22 @@ def test_points_are_painted_by_hand_while_the_run_goes(small: Any) -> None:
     until(small, "!location.hash.includes('painted=0') && !location.hash.includes('painted=-')")
     small.locator("#save-script").click()
     playwright.expect(small.get_by_role("alert")).to_have_text("There are no points yet: paint at least two.")
+
+
+def test_painting_is_heard(small: Any) -> None:
+    """What is read aloud of a plane and its charts is not that of the run before."""
+    plane = small.locator("[data-arm=A] canvas")
+    playwright.expect(plane).to_have_attribute("aria-label", re.compile("of new points lie on their side"))
+    small.locator("#data-input").select_option("painted")
+    playwright.expect(plane).to_have_attribute("aria-label", re.compile("there are no points yet.*Enter paints"))
+    loss = small.locator("[data-chart=loss] canvas")
+    playwright.expect(loss).to_have_attribute("aria-label", "Loss. nothing to show yet")
+    plane.focus()
+    plane.press("ArrowLeft")
+    playwright.expect(small.locator("#said")).to_have_text("Cross at -0.05, 0.")
+    plane.press("Enter")
+    playwright.expect(small.locator("#said")).to_have_text("Painted at -0.05, 0.")
+    small.locator("#clear-paint").click()
 
 
 def test_bad_settings_are_explained_and_marked(small: Any) -> None:

@@ -35,7 +35,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def of_chapters() -> Iterator[list[str]]:
-    part = TEXT.split("## The thesis, by chapter")[1].split("\n## ")[0].split("\n### Not of the papers")[0]
+    part = TEXT.split("## The thesis, by chapter")[1].split("\n### Not of the papers")[0]
     yield from rows(part)
 
 
@@ -89,6 +89,15 @@ def test_chapters_count_the_kept_claims() -> None:
     papers = {id for id, study in catalogue().items() if study.groups and "icml" not in study.groups}
     without = {id for id in papers - listed if re.search(rf"\b{id[3:]}\b", TEXT.split("Without a run of any size")[1])}
     assert listed | without == papers
+
+
+def test_what_is_not_of_the_papers_is_listed() -> None:
+    found = rows(TEXT.split("### Not of the papers")[1].split("\n## ")[0])
+    titles = {experiment for experiment, *_ in found}
+    others = [study for study in catalogue().values() if not study.groups and study.id != THREE_SEEDS]
+    assert titles == {f"{study.id}: {study.title}" for study in others}
+    assert {what for *_, what in found} == {"not run"}
+    assert not {study.id for study in others} & {record.id for record in RECORDS}
 
 
 def test_the_false_discovery_rate_is_that_of_the_kept_claims() -> None:

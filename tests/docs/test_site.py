@@ -23,6 +23,7 @@ def site(tmp_path_factory) -> Path:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", folder / "doctrees"]
     built = subprocess.run([*command, DOCS, folder / "html"], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
+    assert built.stderr == ""  # nor do the pages' programs warn there
     return folder / "html"
 
 
@@ -87,6 +88,11 @@ def test_tutorials_show_what_they_print_and_draw(site):
         for theme in ("light", "dark"):  # its own pictures, none that another page has left behind
             shown = re.findall(rf'<img alt="([^"]+)" class="only-{theme}" src="\.\./_images/[^"]+\.svg"', text)
             assert shown == captions, page.name
+
+
+def test_pages_show_what_their_programs_warn_about(site):
+    text = re.sub(r"<[^>]+>", "", (site / "start.html").read_text())
+    assert "UserWarning: weights that did not satisfy their constraint were moved" in " ".join(text.split())
 
 
 def test_every_public_name_is_in_the_api(site):

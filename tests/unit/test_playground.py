@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -438,6 +439,13 @@ def test_the_field_is_the_network_on_a_grid_and_its_mean_over_replicas() -> None
     logit = float(torch.logit(probability.mean()))
     assert message.arrays[found["logits"]][0] == pytest.approx(logit, rel=1e-5)
     assert message.arrays[found["spread"]][0] == pytest.approx(510 * float(probability.std()), abs=1.0)
+
+
+def test_equations_have_no_marks_that_fonts_leave_out() -> None:
+    """A dot over ξ is invisible in some fonts, and its equation then another one."""
+    text = (files("holonom.playground") / "page" / "explain.js").read_text(encoding="utf-8")
+    assert "dξ = ε(" in text
+    assert re.findall("[Α-Ωα-ω][\u0300-\u036f]", text) == []
 
 
 @pytest.mark.parametrize("replicas", [1, 4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,16 @@ def test_a_finished_bar_has_a_space_after_its_title(capsys: pytest.CaptureFixtur
     with bar("fig0", 100, "%", silent=False) as shown:
         shown.update(100)
     assert "fig0 100 %|" in capsys.readouterr().err
+
+
+def test_time_is_estimated_when_compiling_is_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+    with bar("fig0", 100, "%", silent=False) as shown:
+        said = []
+        for seconds, percent in ((60, 0.1), (1, 1.9), (1, 38.0), (1, 60.0)):  # the first minute goes into compiling
+            shown.start_t -= seconds
+            shown.last_print_t -= seconds
+            shown.update(percent)
+            said.append(str(shown).rsplit(", ", 1)[1].strip())
+    assert said[:2] == ["? left", "? left"]
+    assert re.fullmatch(r"0\d:\d\d left", said[2])
+    assert said[3] == "00:00 left"

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..training import History
 
-WHOLE = "{desc} {percentage:3.0f} %|{bar}| {elapsed}, {remaining} left{postfix}"
+WHOLE = "{desc} {percentage:3.0f} %|{bar}| {elapsed}, {left} left{postfix}"
+KNOWN = 3.0  # percent; a bar that is less far does not say what is left: compiling has taken most of its time
 Show = Callable[..., None]
 
 
@@ -17,8 +18,17 @@ def bar(title: str, total: float, unit: str, silent: bool) -> Iterator[Any]:
     """A bar of tqdm; one in percent shows times instead of a rate."""
     from tqdm import tqdm
 
+    class Percent(tqdm):  # type: ignore[misc]
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            found = super().format_dict
+            left, rate = found["total"] - found["n"], found["rate"]
+            known = left == 0 or (found["n"] >= KNOWN and rate)
+            return {**found, "left": tqdm.format_interval(left / (rate or 1.0)) if known else "?"}
+
+    kind = Percent if unit == "%" else tqdm
     percent: dict[str, Any] = {"bar_format": WHOLE} if unit == "%" else {"unit_scale": True}
-    shown = tqdm(total=total, desc=title, unit=unit, mininterval=0.5, disable=silent, dynamic_ncols=True, **percent)
+    shown = kind(total=total, desc=title, unit=unit, mininterval=0.5, disable=silent, dynamic_ncols=True, **percent)
     try:
         yield shown
     finally:

@@ -103,12 +103,16 @@ export class ArmCard {
     this.cross = [0, 0];
     this.canvas.addEventListener("keydown", (event) => {
       const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+      const where = () => this.cross.map((value) => Number(value.toFixed(2))).join(", ");
       if (!this.painting) return;
       if (moves[event.key]) {
         this.cross = this.cross.map((value, i) => Math.max(-1, Math.min(1, value + 0.05 * moves[event.key][i])));
+        this.say(`Cross at ${where()}.`);
         this.redraw();
-      } else if (event.key === "Enter") paint(...this.cross);
-      else return;
+      } else if (event.key === "Enter") {
+        paint(...this.cross);
+        this.say(`Painted at ${where()}.`);
+      } else return;
       event.preventDefault();
     });
     for (const kind of ["focus", "blur"]) this.canvas.addEventListener(kind, () => this.redraw());
@@ -213,11 +217,14 @@ export class ArmCard {
 
   /** The text of the picture for those who do not see it. */
   describe() {
-    const { arm } = this.frame ?? {};
-    if (!arm) return;
-    const [accuracy] = arm.numbers.test_accuracy;
-    this.canvas.setAttribute("aria-label",
-      `Plane of arm ${this.letter}, ${this.title}: after ${count(arm.step)} steps ${percent(accuracy)} of new points lie on their side of the boundary. ${plain("field")}`);
+    if (!this.frame) return;
+    const { arm } = this.frame;
+    const [accuracy] = arm?.numbers.test_accuracy ?? [];
+    const found = arm
+      ? `after ${count(arm.step)} steps ${percent(accuracy)} of new points lie on their side of the boundary. ${plain("field")}`
+      : "there are no points yet.";
+    const keys = this.painting ? " Arrow keys move the cross, Enter paints." : "";
+    this.canvas.setAttribute("aria-label", `Plane of arm ${this.letter}, ${this.title}: ${found}${keys}`);
   }
 }
 

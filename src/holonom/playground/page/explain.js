@@ -32,7 +32,7 @@ export const TERMS = {
   output_temperature: T("The temperature of the output layer, which has a dynamics of its own.", "τ₂"),
   radius: T("No weight (or row) of the layers before the last can be longer than this.", "θ² + ξ² = <i>r</i>²"),
   output_radius: T("The same for the output layer.", "|θ| ≤ <i>r</i>₁"),
-  coupling: T("How strongly the thermostat reacts when momenta are too hot or too cold; derived from the number of weights unless it is given.", "ξ̇ = ε(<i>p</i>ᵀ<i>p</i> − <i>N</i>τ)"),
+  coupling: T("How strongly the thermostat reacts when momenta are too hot or too cold; derived from the number of weights unless it is given.", "dξ = ε(<i>p</i>ᵀ<i>p</i> − <i>N</i>τ) d<i>t</i>"),
   driving_noise: T("Noise that the thermostat adds besides that of the batches; derived unless it is given.", "d<i>p</i> = −ξ<i>p</i> d<i>t</i> + σ<sub>A</sub> d<i>W</i>"),
 
   // numbers
@@ -59,7 +59,7 @@ export const TERMS = {
   adam: T("Gradient descent in units of each weight's recent gradients.", "θ ← θ − <i>h m̂</i>/(√<i>v̂</i> + ε)"),
   sgld: T("Gradient descent with noise that samples e^(−L/τ).", "θ ← θ − <i>h</i>∇<i>L</i> + √(2τ<i>h</i>) <i>R</i>"),
   baoab: T("Langevin dynamics: weights with momentum, friction and noise.", "d<i>p</i> = (−∇<i>L</i> − γ<i>p</i>) d<i>t</i> + √(2γτ) d<i>W</i>"),
-  adl: T("A friction that adapts until momenta have the temperature, whatever the noise of the batches.", "ξ̇ = ε(<i>p</i>ᵀ<i>p</i> − <i>N</i>τ)"),
+  adl: T("A friction that adapts until momenta have the temperature, whatever the noise of the batches.", "dξ = ε(<i>p</i>ᵀ<i>p</i> − <i>N</i>τ) d<i>t</i>"),
   c_od: T("SGLD with every weight on a circle, so that no weight outgrows its radius.", "θ² + ξ² = <i>r</i>²"),
   c_ud: T("Langevin dynamics with every weight on a circle.", "θ² + ξ² = <i>r</i>²"),
   s_od: T("SGLD with every row of weights inside a sphere.", "‖<i>w</i>‖² + ξ² = <i>r</i>²"),
@@ -67,7 +67,7 @@ export const TERMS = {
   o_od: T("Gradient descent that keeps the weights between hidden layers orthogonal.", "<i>Q</i>ᵀ<i>Q</i> = <i>I</i>"),
   o_ud: T("Langevin dynamics that keeps the weights between hidden layers orthogonal.", "<i>Q</i>ᵀ<i>Q</i> = <i>I</i>"),
   lol: T("Langevin dynamics in the body, infinite friction in the output layer.", "γ₁ finite, γ₂ → ∞"),
-  adlala: T("An adaptive thermostat in the body, Langevin dynamics in the output layer.", "ξ̇ = ε(<i>p</i>₁ᵀ<i>p</i>₁ − <i>N</i>τ₁)"),
+  adlala: T("An adaptive thermostat in the body, Langevin dynamics in the output layer.", "dξ = ε(<i>p</i>₁ᵀ<i>p</i>₁ − <i>N</i>τ₁) d<i>t</i>"),
   multirate: T("The output layer takes a gradient at every step, the rest at every k-th.", "<i>p</i>₁ ← μ<i>p</i>₁ + ∇₁<i>L</i> at every <i>k</i>-th step"),
   word: T("Any legal word over A B O C D E F, or L, in any space; M where weights are free.", "<i>e</i><sup><i>hL</i></sup> ≈ ∏ <i>e</i><sup><i>h</i> letter</sup>"),
 };

@@ -132,9 +132,11 @@ export class Measurements {
   }
 
   describe() {
-    if (!this.frame) return;
     for (const { title, canvas, describe } of this.cards) {
-      canvas.setAttribute("aria-label", [`${title} after ${count(this.frame.step)} steps`, ...describe(this.frame)].join(". "));
+      const found = this.frame
+        ? [`${title} after ${count(this.frame.step)} steps`, ...describe(this.frame)]
+        : [title, "nothing to show yet"];
+      canvas.setAttribute("aria-label", found.join(". "));
     }
   }
 }
