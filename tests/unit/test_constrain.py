@@ -182,6 +182,7 @@ BAD = {
     "update": (lambda m: (adamw(m), m, RULE), {"update": "polar"}, ValueError, "update must be 'plain' or"),
     "momentum": (lambda m: (adamw(m), m, RULE), {"momentum": "drop"}, ValueError, "momentum must be 'keep' or"),
     "decay": (lambda m: (adamw(m), m, RULE), {"decay": "keep"}, ValueError, "decay must be None or 'drop'"),
+    "track": (lambda m: (adamw(m), m, RULE), {"track": "no"}, TypeError, "track must be True or False, got 'no'"),
     "angular and bounds": (
         lambda m: (adamw(m), m, {"2.weight": Sphere(1.0)}), {"update": "angular"}, ConstraintError,
         "turns blocks of a fixed norm, and '2.weight'",

@@ -17,7 +17,7 @@ from .._sharding.collectives import Groups, reduced, union
 from .._sharding.shards import Piece, is_sharded, local, piece_of, refuse_placement
 from .._step.buckets import state_dtype
 from .._step.integrate import Phase
-from .._step.state import check_params
+from .._step.state import Landed, check_params
 from .._torch import takes_step_hooks
 from ..constraints import Constraint, Free, Sphere
 from ..constraints.base import widened
@@ -37,7 +37,7 @@ class Claim:
 
     ``text`` is the space as the rule gives it, without sizes. Of a DTensor, ``space`` and ``sizes`` are those of the
     whole parameter, the same on all ranks; ``tensor``, ``here`` and ``master``, a half-precision weight in float32, are
-    this rank's.
+    this rank's. ``landed`` are weights that :func:`holonom.constrain` moved to the space, until the first step.
     """
 
     rule: int
@@ -47,6 +47,7 @@ class Claim:
     space: Constraint
     sizes: Tensor | None = None
     master: Tensor | None = None
+    landed: Landed | None = None
 
     @property
     def is_narrow(self) -> bool:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from .._sharding.collectives import reduced
 from .._step.buckets import SIZES
+from .._step.integrate import Scalar
 from .._torch import full_precision, step_hooks
 from ..errors import ProjectionError
 from . import diagnostics, saved
@@ -87,6 +88,8 @@ class Held:
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._steps:
+            self._forget_landings()
         for bucket in self._located().located:
             rate = optimizer.param_groups[bucket.group].get("weight_decay", 0)
             if not isinstance(rate, Tensor) and rate and is_equality(bucket.space):
@@ -108,7 +111,8 @@ class Held:
     def _rates(self, bucket: Any) -> tuple[Any, Any]:
         """The lr of a bucket's group, and the part of it that is a weight decay to be left out."""
         group = self.optimizer.param_groups[bucket.group]
-        return group.get("lr", 0.0), dropped(group, self._options["decay"]) if is_equality(bucket.space) else 0.0
+        drops = dropped(group, self._options["decay"]) if is_equality(bucket.space) else 0.0
+        return one_number(group.get("lr", 0.0)), one_number(drops)
 
     def _refuse_decay(self) -> None:
         refuse_decay(self.optimizer, self._claims, self.rules, self._options["decay"])
@@ -204,6 +208,11 @@ class Held:
         """Move every held weight to the nearest point of its space: after loading weights, say."""
         self._refuse_removed()
         land_(self._claims, ranks_of(self.optimizer))
+        self._forget_landings()
+
+    def _forget_landings(self) -> None:
+        for claim in self._claims:
+            claim.landed = None
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +226,10 @@ class Held:
         return saved.state_of(self._claims)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; weights are loaded into the model, before or after."""
+        """Restore what :meth:`state_dict` returned; weights are loaded into the model, before or after.
+
+        Of weights that were loaded before :func:`holonom.constrain` was called, this undoes what that moved them by.
+        """
         self._refuse_removed()
         saved.check(self._claims, state_dict)
         saved.load_(self._claims, state_dict)
@@ -261,6 +273,11 @@ class Held:
     @property
     def _spaces(self) -> dict[Tensor, Any]:
         return {claim.parameter: claim.space for claim in self._claims}
+
+
+def one_number(x: Scalar) -> Scalar:
+    """torch's optimizers take rates of any shape with one entry, which would be broadcast over blocks."""
+    return x.reshape(()) if isinstance(x, Tensor) and x.numel() == 1 else x
 
 
 def _steps(optimizer: Any, wanted: Optimizer) -> bool:
