@@ -229,6 +229,12 @@ def test_bad_input_is_refused_before_anything_is_done(name):
         assert not holonom._torch.step_hooks(given[0])
 
 
+def test_weights_without_values_are_refused():
+    model = network().to("meta")
+    with pytest.raises(ConstraintError, match="'2.weight': the weights are on the meta device; initialise them first"):
+        holonom.constrain(adamw(model), model, RULE)
+
+
 def test_a_later_call_cannot_claim_again():
     model = network()
     opt = adamw(model)

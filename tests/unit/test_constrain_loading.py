@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 import holonom
-from holonom.constraints import Circle, Orthogonal, Spectral, Sphere
+from holonom.constraints import Circle, LevelSet, Orthogonal, Spectral, Sphere
 from holonom.errors import ConstraintError, ProjectionError
 
 pytestmark = pytest.mark.filterwarnings("ignore:weights that did not satisfy")
@@ -120,3 +120,15 @@ def test_a_step_to_matrices_that_are_no_numbers_names_them(space, track):
             held.project_()
         with pytest.raises(ProjectionError, match="hold NaN or infinity"):
             held.check()
+
+
+def test_half_precision_rounds_what_a_users_function_sees():
+    space = LevelSet(lambda w: w.sum() - 1)
+    model, opt, held = build(space, "plain", torch.bfloat16)
+    train(model, opt, seed=0)
+    assert held.residuals()["'2.weight'"] > space.lost
+    held.check()
+    with torch.no_grad():
+        model[2].weight.mul_(2)
+    with pytest.raises(ProjectionError, match="something else than this optimizer's step has written them"):
+        held.check()

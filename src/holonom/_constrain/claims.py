@@ -203,7 +203,10 @@ def _check(space: Constraint, p: nn.Parameter, name: str, update: str) -> None:
     if update == "tangent" and type(space).project_step_ is Constraint.project_step_:
         raise ConstraintError(f"{space!r} on '{name}' has no tangent projection of a step: use update='plain'")
     space.check(q, f"'{name}'")
-    if not bool((local(p) if is_sharded(p) else q).isfinite().all()):
+    here = local(p) if is_sharded(p) else q
+    if here.is_meta:
+        raise ConstraintError(f"{space!r} on '{name}': the weights are on the meta device; initialise them first")
+    if not bool(here.isfinite().all()):
         raise ConstraintError(f"{space!r} on '{name}': the weights hold NaN or infinity; initialise them first")
 
 
