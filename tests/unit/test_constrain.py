@@ -177,6 +177,10 @@ BAD = {
     "no optimizer": (lambda m: (m, m, RULE), {}, TypeError, "takes a torch.optim.Optimizer, got Sequential"),
     "no model": (lambda m: (adamw(m), m.parameters(), RULE), {}, TypeError, "needs the model"),
     "no rules": (lambda m: (adamw(m), m, {}), {}, PartitionError, "no rules"),
+    "rules are a space": (lambda m: (adamw(m), m, Sphere("initial")), {}, TypeError, "rules map selectors to spaces"),
+    "a key is a module": (
+        lambda m: (adamw(m), m, {m[2]: Sphere("initial")}), {}, PartitionError, "or 'rest'; got Linear",
+    ),
     "no space": (lambda m: (adamw(m), m, {weights: "initial"}), {}, TypeError, "the rule weights holds 'initial'"),
     "a rule is no pair": (lambda m: (adamw(m), m, [weights]), {}, PartitionError, "a selector and a space"),
     "update": (lambda m: (adamw(m), m, RULE), {"update": "polar"}, ValueError, "update must be 'plain' or"),
@@ -231,7 +235,7 @@ def test_bad_input_is_refused_before_anything_is_done(name):
 
 def test_weights_without_values_are_refused():
     model = network().to("meta")
-    with pytest.raises(ConstraintError, match="'2.weight': the weights are on the meta device; initialise them first"):
+    with pytest.raises(ConstraintError, match=r"'2\.weight': the weights are on the meta device"):
         holonom.constrain(adamw(model), model, RULE)
 
 

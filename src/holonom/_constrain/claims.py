@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,10 @@ def labels_of(rules: Rules) -> list[str]:
 
 
 def pairs_of(rules: Any) -> list[tuple[Any, Constraint]]:
+    if isinstance(rules, (str, Constraint)) or not isinstance(rules, (Iterable, type(None))):
+        raise TypeError(
+            f"rules map selectors to spaces, such as {{holonom.partitions.weights: Sphere('initial')}}; got {rules!r}"
+        )
     pairs = list(rules.items() if isinstance(rules, Mapping) else rules or ())
     if not pairs:
         raise PartitionError("no rules: give at least one, such as {holonom.partitions.weights: Sphere('initial')}")
