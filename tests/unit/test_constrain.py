@@ -325,6 +325,26 @@ def test_angles_are_those_of_the_last_step():
     assert held.angles()["'2.weight'"].largest == pytest.approx(float(cosine.arccos()), rel=1e-6)
 
 
+def test_angles_need_a_step_since_a_checkpoint_was_loaded_or_groups_changed():
+    model = network()
+    opt = adamw(model)
+    held = holonom.constrain(opt, model, RULE, "tangent")
+    train(model, opt)
+    for change in (
+        lambda: opt.load_state_dict(opt.state_dict()),
+        lambda: held.load_state_dict(held.state_dict()),
+        lambda: opt.param_groups[0]["params"].reverse(),
+    ):
+        change()
+        with pytest.raises(RuntimeError, match="there was none since the handle was built, copied or loaded"):
+            held.angles()
+        train(model, opt, steps=1)
+        assert held.angles()["weights & hidden"].mean > 0
+    *_, handle = copy.deepcopy((model, opt, held))
+    with pytest.raises(RuntimeError, match="there was none"):
+        handle.angles()
+
+
 def test_check_finds_hooks_that_others_removed():
     model = network()
     opt = adamw(model)

@@ -149,9 +149,13 @@ class Held:
         self._refuse_removed()
         if self._options["update"] == "plain" and not self._options["track"]:
             raise RuntimeError("update='plain' keeps no weights from before a step: call constrain(..., track=True)")
-        if not self._steps:
-            raise RuntimeError("angles() are those of the last step, and there was none since the optimizer was built")
-        return diagnostics.angles(self._located(), self.rules)
+        plan = self._located()
+        if not plan.stepped:
+            raise RuntimeError(
+                "angles() are those of the last step, and there was none since the handle was built, copied or loaded, "
+                "or since parameters changed groups"
+            )
+        return diagnostics.angles(plan, self.rules)
 
     def check(self, optimizer: Any = None) -> None:
         """Raise if steps no longer keep the constraints, or if weights are off their spaces.
