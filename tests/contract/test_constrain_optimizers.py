@@ -42,6 +42,7 @@ OPTIMIZERS = {
     "AdamW fused": lambda params: AdamW(params, lr=1e-2, weight_decay=0.0, fused=True),
     "AdamW foreach": lambda params: AdamW(params, lr=1e-2, weight_decay=0.0, foreach=True),
     "AdamW, lr a tensor": lambda params: AdamW(params, lr=torch.tensor(1e-2), weight_decay=0.0),
+    "AdamW, lr of shape (1, 1)": lambda params: AdamW(params, lr=torch.full((1, 1), 1e-2), weight_decay=0.0),
     "AdamW, maximize": lambda params: AdamW(params, lr=1e-3, weight_decay=0.0, maximize=True),
     "Adam": lambda params: torch.optim.Adam(params, lr=1e-2, amsgrad=True),
     "NAdam": lambda params: torch.optim.NAdam(params, lr=1e-2),

@@ -98,8 +98,12 @@ def test_heads_of_real_models_keep_a_norm_each():
     held.check()
 
 
-def test_lightning_resumes_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("preset", ["muonh", "normalised"])
+def test_lightning_resumes_bit_for_bit(preset, tmp_path, monkeypatch):
+    """It loads weights before it builds the optimizer: norms must not be multiplied by a factor again."""
     pytest.importorskip("lightning")
+    if preset == "normalised":
+        monkeypatch.setattr(presets, "muonh", lambda model, lr: presets.normalised(model, lr, factor=2.0))
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     fit = example("lightning_module.py")["fit"]
     with warnings.catch_warnings():

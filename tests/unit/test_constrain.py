@@ -177,11 +177,16 @@ BAD = {
     "no optimizer": (lambda m: (m, m, RULE), {}, TypeError, "takes a torch.optim.Optimizer, got Sequential"),
     "no model": (lambda m: (adamw(m), m.parameters(), RULE), {}, TypeError, "needs the model"),
     "no rules": (lambda m: (adamw(m), m, {}), {}, PartitionError, "no rules"),
+    "rules are a space": (lambda m: (adamw(m), m, Sphere("initial")), {}, TypeError, "rules map selectors to spaces"),
+    "a key is a module": (
+        lambda m: (adamw(m), m, {m[2]: Sphere("initial")}), {}, PartitionError, "or 'rest'; got Linear",
+    ),
     "no space": (lambda m: (adamw(m), m, {weights: "initial"}), {}, TypeError, "the rule weights holds 'initial'"),
     "a rule is no pair": (lambda m: (adamw(m), m, [weights]), {}, PartitionError, "a selector and a space"),
     "update": (lambda m: (adamw(m), m, RULE), {"update": "polar"}, ValueError, "update must be 'plain' or"),
     "momentum": (lambda m: (adamw(m), m, RULE), {"momentum": "drop"}, ValueError, "momentum must be 'keep' or"),
     "decay": (lambda m: (adamw(m), m, RULE), {"decay": "keep"}, ValueError, "decay must be None or 'drop'"),
+    "track": (lambda m: (adamw(m), m, RULE), {"track": "no"}, TypeError, "track must be True or False, got 'no'"),
     "angular and bounds": (
         lambda m: (adamw(m), m, {"2.weight": Sphere(1.0)}), {"update": "angular"}, ConstraintError,
         "turns blocks of a fixed norm, and '2.weight'",
@@ -226,6 +231,12 @@ def test_bad_input_is_refused_before_anything_is_done(name):
     assert all(torch.equal(p.nan_to_num(), q.nan_to_num()) for p, q in zip(model.parameters(), before, strict=True))
     if isinstance(given[0], torch.optim.Optimizer):
         assert not holonom._torch.step_hooks(given[0])
+
+
+def test_weights_without_values_are_refused():
+    model = network().to("meta")
+    with pytest.raises(ConstraintError, match=r"'2\.weight': the weights are on the meta device"):
+        holonom.constrain(adamw(model), model, RULE)
 
 
 def test_a_later_call_cannot_claim_again():
@@ -312,6 +323,26 @@ def test_angles_are_those_of_the_last_step():
     after = model[2].weight.detach()
     cosine = (before * after).sum() / before.norm() / after.norm()
     assert held.angles()["'2.weight'"].largest == pytest.approx(float(cosine.arccos()), rel=1e-6)
+
+
+def test_angles_need_a_step_since_a_checkpoint_was_loaded_or_groups_changed():
+    model = network()
+    opt = adamw(model)
+    held = holonom.constrain(opt, model, RULE, "tangent")
+    train(model, opt)
+    for change in (
+        lambda: opt.load_state_dict(opt.state_dict()),
+        lambda: held.load_state_dict(held.state_dict()),
+        lambda: opt.param_groups[0]["params"].reverse(),
+    ):
+        change()
+        with pytest.raises(RuntimeError, match="there was none since the handle was built, copied or loaded"):
+            held.angles()
+        train(model, opt, steps=1)
+        assert held.angles()["weights & hidden"].mean > 0
+    *_, handle = copy.deepcopy((model, opt, held))
+    with pytest.raises(RuntimeError, match="there was none"):
+        handle.angles()
 
 
 def test_check_finds_hooks_that_others_removed():

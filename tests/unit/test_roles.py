@@ -306,6 +306,27 @@ def test_norms_scales_and_tokens() -> None:
     assert not any(weights(place) for place in locate(model) if place.role != "position")
 
 
+def test_stacks_of_biases_are_no_matrices() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_up_proj = nn.Parameter(torch.ones(3, 4, 8))
+            self.gate_up_proj_bias = nn.Parameter(torch.zeros(3, 8))
+            self.bias = nn.Parameter(torch.zeros(3, 4))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = Experts()
+            self.head = nn.Linear(8, 2, bias=False)
+
+    model = Block()
+    assert roles(model) == {
+        "mlp.gate_up_proj": "feed-forward", "mlp.gate_up_proj_bias": "bias", "mlp.bias": "bias", "head.weight": "head"
+    }  # fmt: skip
+    assert [place.name for place in locate(model) if weights(place)] == ["mlp.gate_up_proj", "head.weight"]
+
+
 def test_heads_are_named_or_last_and_not_one_of_many() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:

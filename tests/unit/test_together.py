@@ -159,6 +159,22 @@ def test_a_handle_of_a_part_is_found_from_the_whole():
         holonom.constrain(opt, model, rules)
 
 
+def test_what_the_handle_of_a_part_refuses_leaves_all_parts_as_they_were():
+    def build(lr, space):
+        model = network()
+        matrices, others = [p for p in model.parameters() if p.ndim == 2], [p for p in model.parameters() if p.ndim < 2]
+        held = AdamW(matrices, lr=lr, weight_decay=0.0)
+        holonom.constrain(held, model, {"*.weight": space})
+        return holonom.together(SGD(others, lr=lr, momentum=0.9), held)
+
+    saved = build(0.1, Sphere("initial")).state_dict()
+    other = build(0.2, Sphere("initial", per="matrix"))
+    with pytest.raises(CheckpointError, match="build the handle by the rules that the checkpoint was made with"):
+        other.load_state_dict(saved)
+    assert [group["lr"] for group in other.param_groups] == [0.2, 0.2]
+    build(0.2, Sphere("initial")).load_state_dict(saved)
+
+
 def test_decay_is_that_of_the_innermost_part():
     model = network()
     first = SGD(model[0].parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from .._sharding.collectives import Groups, reduced, union
 from .._sharding.shards import Piece, is_sharded, local, piece_of, refuse_placement
 from .._step.buckets import state_dtype
 from .._step.integrate import Phase
-from .._step.state import check_params
+from .._step.state import Landed, check_params
 from .._torch import takes_step_hooks
 from ..constraints import Constraint, Free, Sphere
 from ..constraints.base import widened
@@ -37,7 +37,7 @@ class Claim:
 
     ``text`` is the space as the rule gives it, without sizes. Of a DTensor, ``space`` and ``sizes`` are those of the
     whole parameter, the same on all ranks; ``tensor``, ``here`` and ``master``, a half-precision weight in float32, are
-    this rank's.
+    this rank's. ``landed`` are weights that :func:`holonom.constrain` moved to the space, until the first step.
     """
 
     rule: int
@@ -47,6 +47,7 @@ class Claim:
     space: Constraint
     sizes: Tensor | None = None
     master: Tensor | None = None
+    landed: Landed | None = None
 
     @property
     def is_narrow(self) -> bool:
@@ -102,6 +103,10 @@ def labels_of(rules: Rules) -> list[str]:
 
 
 def pairs_of(rules: Any) -> list[tuple[Any, Constraint]]:
+    if isinstance(rules, (str, Constraint)) or not isinstance(rules, (Iterable, type(None))):
+        raise TypeError(
+            f"rules map selectors to spaces, such as {{holonom.partitions.weights: Sphere('initial')}}; got {rules!r}"
+        )
     pairs = list(rules.items() if isinstance(rules, Mapping) else rules or ())
     if not pairs:
         raise PartitionError("no rules: give at least one, such as {holonom.partitions.weights: Sphere('initial')}")
@@ -202,7 +207,10 @@ def _check(space: Constraint, p: nn.Parameter, name: str, update: str) -> None:
     if update == "tangent" and type(space).project_step_ is Constraint.project_step_:
         raise ConstraintError(f"{space!r} on '{name}' has no tangent projection of a step: use update='plain'")
     space.check(q, f"'{name}'")
-    if not bool((local(p) if is_sharded(p) else q).isfinite().all()):
+    here = local(p) if is_sharded(p) else q
+    if here.is_meta:
+        raise ConstraintError(f"{space!r} on '{name}': the weights are on the meta device; initialise them first")
+    if not bool(here.isfinite().all()):
         raise ConstraintError(f"{space!r} on '{name}': the weights hold NaN or infinity; initialise them first")
 
 

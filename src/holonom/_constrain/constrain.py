@@ -79,7 +79,7 @@ def constrain(
     """
     check_optimizer(optimizer)
     groups = ranks_of(optimizer)
-    options = {"update": update, "momentum": momentum, "decay": decay, "track": bool(track)}
+    options = {"update": update, "momentum": momentum, "decay": decay, "track": track}
     claims: list[Claim] = []
     labels: list[str] = []
     problem: Exception | None = None
@@ -116,6 +116,8 @@ def _check_options(options: dict[str, Any]) -> None:
     for name, known in (("update", UPDATES), ("momentum", ("keep", "project")), ("decay", (None, "drop"))):
         if options[name] not in known:
             raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {options[name]!r}")
+    if not isinstance(options["track"], bool):
+        raise TypeError(f"track must be True or False, got {options['track']!r}")
 
 
 def _warn_gathered(claims: list[Claim]) -> None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from .._sharding.collectives import reduced
 from .._step.buckets import SIZES
+from .._step.integrate import Scalar
 from .._torch import full_precision, step_hooks
 from ..errors import ProjectionError
 from . import diagnostics, saved
@@ -87,6 +88,8 @@ class Held:
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._steps:
+            self._forget_landings()
         for bucket in self._located().located:
             rate = optimizer.param_groups[bucket.group].get("weight_decay", 0)
             if not isinstance(rate, Tensor) and rate and is_equality(bucket.space):
@@ -108,7 +111,8 @@ class Held:
     def _rates(self, bucket: Any) -> tuple[Any, Any]:
         """The lr of a bucket's group, and the part of it that is a weight decay to be left out."""
         group = self.optimizer.param_groups[bucket.group]
-        return group.get("lr", 0.0), dropped(group, self._options["decay"]) if is_equality(bucket.space) else 0.0
+        drops = dropped(group, self._options["decay"]) if is_equality(bucket.space) else 0.0
+        return one_number(group.get("lr", 0.0)), one_number(drops)
 
     def _refuse_decay(self) -> None:
         refuse_decay(self.optimizer, self._claims, self.rules, self._options["decay"])
@@ -145,9 +149,13 @@ class Held:
         self._refuse_removed()
         if self._options["update"] == "plain" and not self._options["track"]:
             raise RuntimeError("update='plain' keeps no weights from before a step: call constrain(..., track=True)")
-        if not self._steps:
-            raise RuntimeError("angles() are those of the last step, and there was none since the optimizer was built")
-        return diagnostics.angles(self._located(), self.rules)
+        plan = self._located()
+        if not plan.stepped:
+            raise RuntimeError(
+                "angles() are those of the last step, and there was none since the handle was built, copied or loaded, "
+                "or since parameters changed groups"
+            )
+        return diagnostics.angles(plan, self.rules)
 
     def check(self, optimizer: Any = None) -> None:
         """Raise if steps no longer keep the constraints, or if weights are off their spaces.
@@ -204,6 +212,11 @@ class Held:
         """Move every held weight to the nearest point of its space: after loading weights, say."""
         self._refuse_removed()
         land_(self._claims, ranks_of(self.optimizer))
+        self._forget_landings()
+
+    def _forget_landings(self) -> None:
+        for claim in self._claims:
+            claim.landed = None
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +230,10 @@ class Held:
         return saved.state_of(self._claims)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; weights are loaded into the model, before or after."""
+        """Restore what :meth:`state_dict` returned; weights are loaded into the model, before or after.
+
+        Of weights that were loaded before :func:`holonom.constrain` was called, this undoes what that moved them by.
+        """
         self._refuse_removed()
         saved.check(self._claims, state_dict)
         saved.load_(self._claims, state_dict)
@@ -263,6 +279,11 @@ class Held:
         return {claim.parameter: claim.space for claim in self._claims}
 
 
+def one_number(x: Scalar) -> Scalar:
+    """torch's optimizers take rates of any shape with one entry, which would be broadcast over blocks."""
+    return x.reshape(()) if isinstance(x, Tensor) and x.numel() == 1 else x
+
+
 def _steps(optimizer: Any, wanted: Optimizer) -> bool:
     """Whether an optimizer is the wanted one, wraps it, or has it as a part."""
     inner = getattr(optimizer, "optimizer", getattr(optimizer, "_optimizer", None))
@@ -272,7 +293,9 @@ def _steps(optimizer: Any, wanted: Optimizer) -> bool:
 
 def _allowed(claim: Claim) -> float:
     """The violation that rounding, a tolerance of the space, or a search for its points explains."""
-    space = claim.space
+    space, q = claim.space, claim.tensor
+    if claim.is_narrow and claim.searches and claim.master is not None and torch.equal(claim.master.to(q.dtype), q):
+        return math.inf  # rounded from weights that a step found; how much a user's function sees of that is not known
     if claim.is_narrow or not has_nearest(space) or getattr(space, "iterations", None) is not None:
         return space.lost
     return max(ALLOWED, 2 * (getattr(space, "tolerance", None) or 0.0))

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from .._sharding.collectives import Groups, agree, reduced, told
+from .._sharding.shards import writes
 from .._step.buckets import state_dtype
 from .._step.integrate import Phase
+from .._step.state import Landed
 from ..constraints.base import Constraint, Landing
 from ..errors import ConstraintError
 from .claims import Claim, has_nearest
@@ -18,6 +20,7 @@ from .exchange import alike, exchange_of
 from .shared import radii_of
 
 Found = tuple[Landing, Tensor]
+ROUNDINGS = 8  # by which weights may be outside a bound and stay where they are
 
 
 def land_(claims: Sequence[Claim], groups: Groups = ()) -> list[tuple[Constraint, Landing, str]]:
@@ -44,7 +47,9 @@ def land_(claims: Sequence[Claim], groups: Groups = ()) -> list[tuple[Constraint
     for i, (_, there) in found.items():
         q = claims[i].tensor
         if not torch.equal(q, there.to(q.dtype)):  # equal values are no edit
+            before = q.clone()
             q.copy_(there)
+            claims[i].landed = Landed(before, q.clone(), writes(claims[i].parameter))
         claims[i].master = there if claims[i].is_narrow else None
     for claim in claims:
         if claim.is_narrow and not claim.tensor.numel():
@@ -58,6 +63,8 @@ def _landed(claim: Claim, space: Constraint, q: Tensor) -> Found:
     if not space.is_bound or not has_nearest(space):
         return space.land_(there, f"'{claim.name}'"), there
     block = space.view(there).clone()  # a bound's land_ keeps the margin that slack variables need
+    if space.residual(Phase(block, radius=space.radius_of(there))) <= ROUNDINGS * torch.finfo(there.dtype).eps:
+        return Landing(0, block.numel(), 0.0), there  # steps leave them so
     space.nearest_(Phase(block, radius=space.radius_of(there)))
     shift = (block - space.view(there)).abs()
     space.write_(there, block)

@@ -31,6 +31,7 @@ class Plan:
     """All claims of a handle, as what moves together."""
 
     def __init__(self, claims: Sequence[Claim], optimizer: Optimizer, update: str, drops: bool, track: bool) -> None:
+        self.stepped = False  # since it was made
         self._optimizer, self.claims = optimizer, [claim for claim in claims if claim.parameter.numel()]
         needs_old = update != "plain" or drops
         keeps = needs_old or track
@@ -77,6 +78,7 @@ class Plan:
 
     def finish(self, rates: Rates) -> list[Exception]:
         """After the optimizer's step: move everything; what could not be moved is returned, and left."""
+        self.stepped = True
         errors: list[Exception] = []
         sums = reduced([(own.sums(), own.groups) for own in self.spheres])
         for shared, total in zip(self.spheres, sums, strict=True):

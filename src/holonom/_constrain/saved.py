@@ -18,6 +18,7 @@ from .claims import Claim
 State = dict[str, Any]
 KEY = "holonom"
 FORMAT = 1
+SAME = 1e-4  # of a norm: by what that of weights on a sphere may differ from its radius
 
 
 def state_of(claims: Sequence[Claim]) -> State:
@@ -84,15 +85,33 @@ def check(claims: Sequence[Claim], state: Any) -> None:
 
 
 def load_(claims: Sequence[Claim], state: State) -> None:
+    """Take over sizes and float32 weights."""
     for claim in claims:
         own = state["held"][unwrapped(claim.name)]
-        if claim.sizes is not None:
-            claim.sizes = own["sizes"].to(claim.sizes, copy=True)
-            claim.space = claim.space.held_at(claim.sizes)
         master: Tensor | None = own.get("master")
         claim.master = None
         if master is not None and claim.is_narrow:
             claim.master = _here(master, claim).to(claim.tensor.device, torch.float32, copy=True)
+        landed, claim.landed = claim.landed, None
+        if landed is not None and landed.unchanged(claim.parameter) and _came_with(claim, landed.before, own):
+            claim.tensor.copy_(landed.before)
+        if claim.sizes is not None:
+            claim.sizes = own["sizes"].to(claim.sizes, copy=True)
+            claim.space = claim.space.held_at(claim.sizes)
+
+
+def _came_with(claim: Claim, weights: Tensor, own: State) -> bool:
+    """Whether weights, as they were before they were landed, are those of a checkpoint, so that landing was wrong.
+
+    Trainers may load weights before the optimizer is built, as Lightning does. Then the norms of trained weights were
+    taken for initial ones, and multiplied by ``factor``; half precision was rounded a second time.
+    """
+    if claim.is_narrow:
+        return claim.master is not None and torch.equal(claim.master.to(weights.dtype), weights)
+    if claim.sizes is None:
+        return False
+    norms = claim.sizes / getattr(claim.space, "factor", 1.0)
+    return torch.allclose(norms, own["sizes"].to(norms), rtol=SAME, atol=0.0)
 
 
 def _here(x: Tensor, claim: Claim) -> Tensor:

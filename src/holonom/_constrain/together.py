@@ -13,8 +13,9 @@ from torch.optim import Optimizer
 from .._lines import users_line
 from .._random.seeds import numbers
 from .._step.hyper import draws_noise
+from .._torch import step_hooks
 from ..errors import CheckpointError
-from .saved import KEY, merged
+from .saved import KEY, check, merged, out_of_groups
 
 
 class _States(MutableMapping[Tensor, Any]):
@@ -118,6 +119,7 @@ class Together(Optimizer):
         wanted, found = ([len(group["params"]) for group in own] for own in (self.param_groups, groups))
         if wanted != found:
             raise CheckpointError(f"the checkpoint's groups hold {found} parameters, these optimizers' {wanted}")
+        self._check_handles(state_dict)
         for part in self.optimizers:
             own, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
             numbers = {i: n for n, i in enumerate(i for group in own for i in group["params"])}
@@ -130,6 +132,14 @@ class Together(Optimizer):
             )
         for post in self._optimizer_load_state_dict_post_hooks.values():
             post(self)
+
+    def _check_handles(self, state_dict: dict[str, Any]) -> None:
+        """Raise for what the handle of a part would refuse, before another part is loaded."""
+        state = out_of_groups(state_dict).get(KEY)
+        for hook in (hook for part in with_parts(self) for hook in step_hooks(part)):
+            claims = getattr(getattr(hook, "__self__", None), "_claims", ())
+            if claims and state is not None:
+                check(claims, state)
 
     def __repr__(self) -> str:
         return "Together (\n" + "\n".join(repr(part) for part in self.optimizers) + "\n)"

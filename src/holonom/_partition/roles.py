@@ -16,7 +16,7 @@ ROLES = {
     "embedding": "rows looked up by a token's number; a linear map or convolution that embeds patches",
     "position": "position embeddings, class tokens and other learned inputs",
     "norm": "weights and biases of norm layers",
-    "bias": "vectors and scalars outside norms",
+    "bias": "vectors and scalars outside norms; stacks of biases",
     "attention": "queries, keys, values and their output",
     "feed-forward": "linear maps; also a matrix that nothing else places",
     "convolution": "kernels, grouped ones included",
@@ -142,6 +142,8 @@ def role_of(line: Line, name: str, shape: Sequence[int], direct: bool = True) ->
     if bare and (_POSITION.search(name) or _TOKEN.search(name) or "Position" in owner.kind):
         return "position"
     if len(shape) < 2 or ((bare or not direct) and sum(size > 1 for size in shape) < 2):
+        return "bias"
+    if bare and name.rpartition("_")[2] == "bias":  # of stacked layers, such as a mixture's experts
         return "bias"
     if isinstance(owner.module, RECURRENT):
         return "recurrent"

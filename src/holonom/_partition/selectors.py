@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from types import UnionType
 from typing import Any, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from .._lines import users_line
 from ..errors import PartitionError
@@ -70,10 +70,11 @@ def as_selector(key: Any) -> Selector:
         key = get_args(key) if isinstance(key, UnionType) else key  # nn.Linear | nn.Conv2d
         parts = [as_selector(one) for one in key]
         return _made_of(parts, lambda place: any(part(place) for part in parts), " | ".join(map(repr, parts)))
-    if callable(key):
+    if callable(key) and not isinstance(key, nn.Module):  # a module would be called with a Place
         return Selector(key, str(getattr(key, "__name__", key)))
     raise PartitionError(
-        f"a rule's key must be a name pattern, a module type, a function of a Place, or 'rest'; got {key!r}"
+        f"a rule's key must be a name pattern, a module type, a function of a Place, or 'rest'; got "
+        f"{type(key).__name__ if isinstance(key, (nn.Module, Tensor)) else repr(key)}"
     )
 
 

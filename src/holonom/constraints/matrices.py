@@ -8,12 +8,26 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from .._step.integrate import Phase
 from ..errors import ConstraintError
 from .views import View, Viewed
 
 M = TypeVar("M", bound="Matrices")
+
+
+def decomposed(q: Tensor, place: str) -> tuple[Tensor, Tensor, Tensor]:
+    """U, Σ and Vᵀ of matrices; ``place`` is what an error calls them."""
+    try:
+        u, sigma, vh = torch.linalg.svd(q, full_matrices=False)
+    except LinAlgError as error:
+        if bool(q.isfinite().all()):
+            raise
+        raise ConstraintError(
+            f"{place}: the weights hold NaN or infinity and have no nearest point; lower lr, or clip gradients"
+        ) from error
+    return u, sigma, vh
 
 
 class Matrices(Viewed):

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._step.integrate import Phase
 from ..errors import ConstraintError
 from .base import Landing, Traits, widened
-from .matrices import Matrices
+from .matrices import Matrices, decomposed
 from .views import View
 
 
@@ -47,22 +47,25 @@ class Spectral(Matrices):
 
     def land_(self, q: Tensor, name: str) -> Landing:
         block = self.view(q)
-        clipped, excess = self._clipped(block.double())
+        clipped, excess = self._clipped(block.double(), f"Spectral on {name}")
         # Weights whose singular values are at the bound to rounding stay as they are, bit for bit.
         moved = excess.amax(-1) > 16 * torch.finfo(q.dtype).eps * self.bound
         self.write_(q, torch.where(moved[..., None, None], clipped.to(q.dtype), block))
         distance = torch.linalg.vector_norm(excess, dim=-1) * moved
         return Landing(int(moved.sum()), moved.numel(), distance.max().item())
 
-    def _clipped(self, block: Tensor) -> tuple[Tensor, Tensor]:
+    def _clipped(self, block: Tensor, place: str) -> tuple[Tensor, Tensor]:
         """U min(Σ, c) Vᵀ, and what was cut off the singular values."""
-        u, sigma, vh = torch.linalg.svd(block, full_matrices=False)
+        u, sigma, vh = decomposed(block, place)
         excess = (sigma - self.bound).clamp_min(0)
         return block - (u * excess[..., None, :]) @ vh, excess
 
     def nearest_(self, x: Phase) -> None:
-        x.q.copy_(self._clipped(widened(x.q))[0])
+        x.q.copy_(self._clipped(widened(x.q), "Spectral on a moved weight")[0])
 
     def residual(self, x: Phase) -> Tensor:
-        largest: Tensor = torch.linalg.matrix_norm(widened(x.q), ord=2)
+        q = widened(x.q)
+        if not bool(q.isfinite().all()):
+            return q.new_tensor(torch.nan)
+        largest: Tensor = torch.linalg.matrix_norm(q, ord=2)
         return (largest / self.bound - 1).clamp_min(0).max()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..._devices import is_host
 from ...errors import ConstraintError
+from ..matrices import decomposed
 from .matmul import gram_error, plus_product
 from .on_device import digits_for, exact_dtype
 
@@ -17,7 +18,7 @@ DEVICE_ITERATIONS = 14  # a singular value grows by up to 15/8 each: enough for 
 
 def nearest(q: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """The nearest orthogonal matrix, and the singular values of Q."""
-    u, sigma, vh = torch.linalg.svd(q.double(), full_matrices=False)
+    u, sigma, vh = decomposed(q.double(), f"Orthogonal on {name}")
     if bool((sigma[..., -1] <= 1e-12 * sigma[..., 0]).any()):
         raise ConstraintError(
             f"Orthogonal on {name}: the weight is rank-deficient, its nearest orthogonal matrix is not unique; "
