@@ -153,7 +153,7 @@ def check_optimizer(optimizer: Any) -> None:
 def claims_of(
     optimizer: Optimizer, model: nn.Module, rules: Rules, update: str, roles: Roles | None, blocks: Blocks | None
 ) -> list[Claim]:
-    """Every parameter that a rule claims, checked; nothing is written, and no other rank is asked."""
+    """Every parameter that a rule claims, checked. Writes nothing, and communicates with no rank."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"constrain needs the model whose parameters its rules name, got {type(model).__name__}")
     pairs, labels = pairs_of(rules), labels_of(rules)

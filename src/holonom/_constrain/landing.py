@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .._sharding.collectives import Groups, agree, reduced, told
+from .._sharding.collectives import Groups, agree, gathered_objects, reduced
 from .._sharding.shards import writes
 from .._step.buckets import state_dtype
 from .._step.integrate import Phase
@@ -134,7 +134,7 @@ def _reported(
         piece = claims[i].piece
         if piece is None or piece.counts_here:
             mine[i] = landing
-    everywhere = told(mine, groups)
+    everywhere = gathered_objects(mine, groups)
     found = []
     for i, claim in enumerate(claims):
         parts = [own[i] for own in everywhere if i in own]

@@ -99,7 +99,7 @@ class Plan:
 
 
 def _raises(claim: Claim) -> bool:
-    """Whether a step that cannot be projected is an error at once: a device is not asked, unless by a search."""
+    """Whether a step that cannot be projected raises at once. Results on a device are not read, unless by a search."""
     return claim.searches or (claim.space.traits.can_fail and claim.tensor.device.type == "cpu")
 
 

@@ -17,7 +17,7 @@ _PING = 20.0  # seconds; a client that does not answer within as many is dropped
 class Server:
     """Serves one application at the address ``url``; one process, no other machine.
 
-    The port is taken when the server is made, so that whoever cannot have it is told at once; 0 takes a free one.
+    The port is taken when the server is made, so that a port in use raises at once. 0 takes a free one.
     """
 
     def __init__(self, app: Starlette, token: str, port: int = 0) -> None:

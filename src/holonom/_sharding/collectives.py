@@ -132,7 +132,7 @@ def exchanged(parts: Sequence[Tensor], sizes: Sequence[int], group: Any) -> list
     return list(torch.split(came, list(sizes)))
 
 
-def told(value: T, groups: Groups) -> list[T]:
+def gathered_objects(value: T, groups: Groups) -> list[T]:
     """The values of all ranks of the groups: any objects that can be pickled. For construction, not for steps."""
     values = [value]
     for group in groups:
@@ -169,7 +169,7 @@ def agree(
         return
     own = list(signature)
     mine = None if problem is None else f"{type(problem).__name__}: {problem}"
-    found = told((dist.get_rank(), mine, own), groups)
+    found = gathered_objects((dist.get_rank(), mine, own), groups)
     if problem is not None:
         raise problem
     for rank, theirs, _ in found:

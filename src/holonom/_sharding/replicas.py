@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import EnsembleError
-from .collectives import gathered, groups_of, told
+from .collectives import gathered, gathered_objects, groups_of
 
 
 def share(replicas: int, rank: int, size: int) -> tuple[int, int]:
@@ -33,7 +33,7 @@ class Shares:
         if mesh.get_coordinate() is None:
             raise EnsembleError(f"this rank is no part of the mesh {mesh}: build the ensemble on its ranks only")
         self._groups = groups_of(mesh, (0,))
-        different = {str(found) for found in told((replicas, repeats, *arguments), self._groups)}
+        different = {str(found) for found in gathered_objects((replicas, repeats, *arguments), self._groups)}
         if len(different) > 1:
             raise EnsembleError(
                 f"ranks ask for different ensembles, with (replicas, repeats, seed, first) = "

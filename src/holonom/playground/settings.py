@@ -166,7 +166,7 @@ def read_settings(given: Any, base: Settings = Settings()) -> Settings:
     """Settings from what a page sent: names that are absent keep the value of ``base``. All is checked.
 
     Besides whole lists, ``arms.0.lr`` is one setting of an arm, ``arms.1`` an arm, and ``more_painted`` points that are
-    added: what a page sends before it has heard of a change does not undo the change.
+    added: a page that has not yet received a change does not undo it.
     """
     if not isinstance(given, dict):
         raise SettingError("settings", "settings must be an object")

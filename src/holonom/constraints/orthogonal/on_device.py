@@ -1,4 +1,4 @@
-"""Steps on a device, which is not asked for anything: their work is fixed.
+"""Steps on a device. They read nothing back, so the amount of work is fixed.
 
 With M = Q + Z, the condition (M − QΛ)ᵀ(M − QΛ) = I reads
 
