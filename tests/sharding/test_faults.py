@@ -22,6 +22,7 @@ def torchrun(folder: Path, space: str, *arguments: str, restarts: int) -> subpro
     command += [f"--max-restarts={restarts}", "-m", "tests.sharding.restart", str(folder), space, *arguments]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = {"PYTHONPATH": os.pathsep.join(paths), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    settings["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else restarted ranks may look for those that died
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300, check=False
     )
@@ -33,7 +34,7 @@ def test_a_killed_run_ends_where_an_undisturbed_one_ends(tmp_path, space):
     for name, killed in (("undisturbed", []), ("killed", ["5"])):
         folder = tmp_path / name
         folder.mkdir()
-        done = torchrun(folder, space, *killed, restarts=3)  # some for a busy machine
+        done = torchrun(folder, space, *killed, restarts=1)
         assert done.returncode == 0, done.stderr[-3000:]
         ends.append(torch.load(folder / "end.pt", weights_only=True))
     assert (tmp_path / "killed" / "killed").exists()
