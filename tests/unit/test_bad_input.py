@@ -288,6 +288,7 @@ def test_rates_below_the_range_of_the_weights_change_nothing(word, lr):
         ("friction", np.float32("nan"), ValueError, "friction (γ) of group 1 is nan"),
         ("scheme", "BACDEDCAB", ValueError, "has no state for it"),
         ("constraint", Circle(1.0), TypeError, "it cannot be assigned"),
+        ("maximize", "no", TypeError, "maximize must be True or False, got 'no'"),
         ("lr", "0.1", TypeError, "lr (h) of group 1 must be a number or a tensor, got '0.1'"),
         ("temperature", [0.1], TypeError, "temperature (τ) of group 1 must be a number or a tensor, got [0.1]"),
         ("lr", True, TypeError, "lr (h) of group 1 must be a number"),

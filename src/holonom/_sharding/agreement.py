@@ -101,7 +101,7 @@ def report(problem: Exception, given: Any, number: int) -> None:
         agree(problem, (), union(piece_of(p).everyone for _, p in behind), ValueError)
 
 
-COMPARED = ("step", "momentum", "maximize", *SETTINGS)
+COMPARED = ("step", "momentum", *SETTINGS)
 
 STEPS_DIFFER = (
     "ranks differ in this step",

@@ -33,7 +33,7 @@ _NOT_NEGATIVE = {
     "thermostat_friction": ("γ", False),
 }
 _MAY_BE_NONE = {"coupling", "driving_noise", "thermostat_time", "thermostat_friction"}  # then derived
-SETTINGS = (*_NOT_NEGATIVE, "constraint", "scheme", "seed")
+SETTINGS = (*_NOT_NEGATIVE, "constraint", "scheme", "seed", "maximize")
 settings = itemgetter(*SETTINGS)
 """What a scheduler or an assignment may change of a group, besides the ``momentum`` of one in SGD's terms."""
 _LARGEST = {name: math.inf if infinite else sys.float_info.max for name, (_, infinite) in _NOT_NEGATIVE.items()}
@@ -93,6 +93,7 @@ def check_now(group: dict[str, Any], number: int) -> None:
         value = plain(group[name])
         if type(value) is float and not 0.0 <= value <= largest:
             raise ValueError(f"{name} ({symbol}) of group {number} is {value}: a scheduler or an assignment set it so")
+    _check_flags(group)
     thermostat.check_time(group)
     check_seed(group["seed"])
     check_replicas(group)
@@ -105,6 +106,12 @@ def check_now(group: dict[str, Any], number: int) -> None:
         )
     check_shared_seed(group, f"group {number}")
     _check_damping(group)
+
+
+def _check_flags(group: dict[str, Any]) -> None:
+    for name in ("maximize", "fuse", "foreach"):
+        if not isinstance(group[name], bool) and (group[name] is not None or name == "maximize"):
+            raise TypeError(f"{name} must be True or False{', or None' * (name != 'maximize')}, got {group[name]!r}")
 
 
 def _check_damping(group: dict[str, Any]) -> None:
@@ -134,9 +141,7 @@ def check_group(group: dict[str, Any], space: Constraint) -> None:
             if math.isnan(x) or x < 0 or (math.isinf(x) and not infinite):
                 bound = "at least 0" if infinite else "finite and at least 0"
                 raise ValueError(f"{name} ({symbol}) must be {bound}, got {x}")
-    for name in ("maximize", "fuse", "foreach"):
-        if not isinstance(group[name], bool) and (group[name] is not None or name == "maximize"):
-            raise TypeError(f"{name} must be True or False{', or None' * (name != 'maximize')}, got {group[name]!r}")
+    _check_flags(group)
     if not isinstance(group["scheme"], str):
         raise SchemeError(f"scheme must be a word such as 'BAOAB', got {group['scheme']!r}")
     scheme = compile_word(group["scheme"])

@@ -119,7 +119,7 @@ def keep_launches(work: Work, owed: Scalar, recorded: bool, numbers: Numbers) ->
 
 
 def launch_key(group: Group, owed: Scalar, recorded: bool) -> tuple[Any, ...]:
-    return (*settings(group), group.get("momentum"), group["maximize"], group["fuse"], recorded, owed)
+    return (*settings(group), group.get("momentum"), group["fuse"], recorded, owed)
 
 
 def rescale_resting_(work: Work, state: dict[Tensor, State], factor: Scalar, skip: Tensor | None) -> None:
