@@ -22,9 +22,13 @@ from . import ranks
 
 SHAPES = ((5, 7), (9,), (6, 150), (2, 17000))  # parts start anywhere in a tile of 128; the last rows take many chunks
 SPACES: dict[str, Constraint | None] = {
-    "free": None, "circle": Circle(3.0), "rows": Sphere(90.0), "rows of their norms": Sphere("initial", factor=1.2),
+    "free": None, "circle": Circle(3.0), "circles of many radii": Circle(torch.arange(3.0, 8.0)[:, None]),
+    "rows": Sphere(90.0), "rows of their norms": Sphere("initial", factor=1.2),
 }  # fmt: skip
-CASES = (("free", "BAOAB"), ("circle", "BAOAB"), ("circle", "L"), ("rows", "BAOAB"), ("rows of their norms", "L"))
+CASES = (
+    ("free", "BAOAB"), ("circle", "BAOAB"), ("circle", "L"), ("circles of many radii", "BAOAB"), ("rows", "BAOAB"),
+    ("rows of their norms", "L"),
+)  # fmt: skip
 STEPS = 2
 
 
@@ -32,6 +36,8 @@ def starts(space: str) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     # A cut vector is summed over ranks; kernels of entries know no rows.
     shapes = [shape for shape in SHAPES if len(shape) > 1] if space.startswith("rows") else SHAPES[:3]
+    if space == "circles of many radii":  # one a row
+        shapes = SHAPES[:1]
     return [torch.rand(shape, generator=generator) - 0.5 for shape in shapes]
 
 
