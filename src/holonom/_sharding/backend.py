@@ -139,7 +139,8 @@ class Several(Eager):
     def lost(self, skip: Tensor) -> Tensor:
         here = [q.isfinite().all() for q in self.positions()]
         bad = (~torch.stack(here).all() if here else torch.zeros_like(skip)).to(torch.float64)
-        return torch.stack(reduced([(bad, groups) for groups in self.spread.groups], "max")).any()
+        found = reduced([(bad, groups) for groups in self.spread.groups], "max")
+        return torch.stack([bad, *found]).any()  # a mesh of one rank has no groups
 
     def end(self, skip: Tensor | None) -> None:
         """Write what has moved. On a CPU a step without a root, on any rank, raises on all before one writes."""
