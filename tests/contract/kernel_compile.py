@@ -21,7 +21,7 @@ from .kernel_cases import SPACES, run_hold, run_permuted, run_steps
 TARGET = GPUTarget("cuda", 90, 32)
 KERNELS = {
     steps: ("step_entries", "find_non_finite", "step_rows", "sum_products", "run_letters", "add_terms"),
-    hold: ("sum_moves", "make_factors", "write_blocks"),
+    hold: ("hold_rows", "sum_moves", "make_factors", "write_blocks"),
 }
 POINTERS = {
     torch.bool: "*i1", torch.int64: "*i64", torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16",
