@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._sharding.shards import is_sharded
 from .._step.buckets import MAX_STACKED
-from .._step.integrate import Scalar
+from .._step.integrate import Phase, Scalar
 from .._torch import copy_, version
 from ..constraints import Sphere
 from ..constraints.base import widened
@@ -41,6 +41,7 @@ class Bucket:
         self._versions: list[int] = []
         self._work: Workspace | None = None
         self._radius: Scalar | None = None
+        self._each_radius: list[Scalar | None] = []
         self.lost: Tensor | None = None  # how many projections had no root, on the device
 
     @property
@@ -80,6 +81,7 @@ class Bucket:
         """The radii of all blocks: a number, a vector for spheres, or a stack."""
         qs = [widened(p.detach()) for p in self.tensors]
         found = [space.radius_of(q) for space, q in zip(self.spaces, qs, strict=True)]
+        self._each_radius = found  # on the device: steps would copy those of a host
         if not any(isinstance(r, Tensor) for r in found):
             return found[0]
         if isinstance(self.space, Sphere):
@@ -122,7 +124,7 @@ class Bucket:
 
     def _land(self, blocks: Iterable[Tensor]) -> None:
         """Weights that were written from outside need not be on the manifold that a step is projected on."""
-        for x, radius in zip(blocks, self._each_radius(), strict=True):
+        for x, radius in zip(blocks, self._each_radius, strict=True):
             x.copy_(nearest(self.space, x, radius, EDITED))
 
     def finish(self, lr: Scalar, dropped: Scalar) -> None:
@@ -167,9 +169,12 @@ class Bucket:
         elif self._stacks:
             old = torch.stack(self.before) if self.before else None
             copy_(blocks, list(self._held(torch.stack(blocks), old, self._radius, dropped).unbind()))
+        elif self.update == "plain" and not is_dropped(dropped) and not self.space.traits.stacked:
+            for block, radius in zip(blocks, self._each_radius, strict=True):
+                self.space.nearest_(Phase(block, radius=radius))  # entry by entry: in place, without copies
         else:
             olds: Sequence[Tensor | None] = self.before or [None] * len(blocks)
-            for block, before, radius in zip(blocks, olds, self._each_radius(), strict=True):
+            for block, before, radius in zip(blocks, olds, self._each_radius, strict=True):
                 block.copy_(self._held(block, before, radius, dropped))
         for space, q, block in zip(self.spaces, wholes, blocks, strict=bool(wholes)):
             if not space.is_view(q):
@@ -185,9 +190,6 @@ class Bucket:
             self.lost = torch.zeros((), dtype=torch.int64, device=lost.device)
         self.lost.add_(lost.sum())
         return torch.where(lost, old, found)
-
-    def _each_radius(self) -> list[Scalar | None]:
-        return [space.radius_of(widened(p.detach())) for space, p in zip(self.spaces, self.tensors, strict=True)]
 
     def _restore(self) -> None:
         for space, q, block in zip(self.spaces, self.tensors, self.before, strict=False):
