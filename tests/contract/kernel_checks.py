@@ -284,4 +284,33 @@ def check_that_seeds_may_have_gaps(device):
     assert torch.equal(*ends)
 
 
+def check_that_blocks_of_one_length_are_held_in_one_launch(device):
+    """Those that an instance has registers for; longer ones take three launches."""
+    from holonom._backends.triton import hold
+
+    names = ("hold_rows", "sum_moves", "make_factors", "write_blocks")
+    for lengths, expected in (
+        ((700, 768), ["hold_rows"]),
+        ((768, 3072), ["hold_rows"] * 2),
+        ((9000,), [*names[1:]]),
+    ):
+        found = []
+        blocks = [torch.rand(2, length).to(device) for length in lengths]
+        with mock.patch.multiple(hold, **{name: Counted(getattr(hold, name), found) for name in names}):
+            hold.hold_("plain", False, blocks, [], 2.0, 0.1, 0.0, hold.Table(blocks), (1e-6, 1e-6, 1e15, 1e-6))
+        assert found == expected
+        assert all(torch.allclose(x.norm(dim=-1), torch.tensor(2.0).to(x)) for x in blocks)
+
+
+class Counted:
+    """A kernel that notes its launches."""
+
+    def __init__(self, kernel, found):
+        self.kernel, self.found = kernel, found
+
+    def __getitem__(self, grid):
+        self.found.append(self.kernel.__name__)
+        return self.kernel[grid]
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
