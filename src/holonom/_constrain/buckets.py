@@ -10,11 +10,12 @@ from torch import Tensor
 
 from .._sharding.shards import is_sharded
 from .._step.buckets import MAX_STACKED
-from .._step.integrate import Phase, Scalar
+from .._step.integrate import Scalar
 from .._torch import copy_, version
 from ..constraints import Sphere
 from ..constraints.base import widened
 from ..errors import ConstraintError, ProjectionError
+from .bounds import bound_
 from .claims import Claim
 from .shards import adopted, moved, store_
 from .spheres import Workspace, hold_, is_dropped
@@ -40,6 +41,7 @@ class Bucket:
         self._memory: list[Any] = []
         self._versions: list[int] = []
         self._work: Workspace | None = None
+        self._table: Any = None
         self._radius: Scalar | None = None
         self._each_radius: list[Scalar | None] = []
         self.lost: Tensor | None = None  # how many projections had no root, on the device
@@ -71,7 +73,7 @@ class Bucket:
         pairs = [(space, p.detach()) for space, p in zip(self.spaces, self.tensors, strict=True)]
         self._copied = self.narrow or not all(space.is_view(p) for space, p in pairs)
         self._views = [] if self._copied else [space.view(p) for space, p in pairs]
-        self._work = None
+        self._work = self._table = None
         self._stacks = len(self.tensors) > 1 and self.space.traits.stacked
         if self.tensors[0].device.type == "cpu" and self.tensors[0].numel() >= MAX_STACKED:
             self._stacks = False
@@ -170,8 +172,7 @@ class Bucket:
             old = torch.stack(self.before) if self.before else None
             copy_(blocks, list(self._held(torch.stack(blocks), old, self._radius, dropped).unbind()))
         elif self.update == "plain" and not is_dropped(dropped) and not self.space.traits.stacked:
-            for block, radius in zip(blocks, self._each_radius, strict=True):
-                self.space.nearest_(Phase(block, radius=radius))  # entry by entry: in place, without copies
+            self._table = bound_(self.space, blocks, self._each_radius, self._table)
         else:
             olds: Sequence[Tensor | None] = self.before or [None] * len(blocks)
             for block, before, radius in zip(blocks, olds, self._each_radius, strict=True):

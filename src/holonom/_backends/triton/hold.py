@@ -1,9 +1,9 @@
-"""The kernels of spheres after another optimizer's step: what :func:`holonom._constrain.spheres.hold_` says.
+"""Kernels after another optimizer's step, of what ``spheres`` and ``bounds`` in :mod:`holonom._constrain` say.
 
-A new block is a multiple of the old one plus a multiple of what the optimizer made of it. A block that fits into the
-registers of one program instance is read once and written once, in one launch for all blocks of about one length.
-Longer ones take three: one sums the products of the old block and its move, chunk by chunk; one makes the two factors
-of every block; one writes the blocks. Nothing depends on the order in which instances run.
+On a sphere a new block is a multiple of the old one plus a multiple of what the optimizer made of it. A block that
+fits into the registers of one program instance is read once and written once, in one launch for all blocks of about
+one length. Longer ones take three: one sums the products of the old block and its move, chunk by chunk; one makes the
+two factors of every block; one writes the blocks. Nothing depends on the order in which instances run.
 """
 
 from __future__ import annotations
@@ -176,6 +176,17 @@ def write_blocks(chunks, tensors, factors, SIZE: tl.constexpr, PLAIN: tl.constex
     tl.store(new_at + at, moved, mask)
 
 
+@triton.jit
+def bound_entries(chunks, tensors, bound, SIZE: tl.constexpr):
+    """Move to the bound what is beyond it; nothing else is written."""
+    chunk = tl.program_id(0).to(tl.int64)
+    at = tl.load(chunks + 4 * chunk + 1) + tl.arange(0, SIZE)
+    mask = at < tl.load(chunks + 4 * chunk + 2)
+    q_at = tl.load(tensors + 2 * tl.load(chunks + 4 * chunk)).to(tl.pointer_type(tl.float32)) + at
+    q = tl.load(q_at, mask, 0.0)
+    tl.store(q_at, tl.where(q > 0, bound, -bound), mask & (tl.abs(q) > bound))
+
+
 def kernel_for(length: int) -> tuple[int, bool]:
     """The lanes of the kernel for blocks of this length, and whether four entries may be one load."""
     return max(triton.next_power_of_2(length), SHORTEST), length % 4 == 0
@@ -194,9 +205,11 @@ class Table:
         that of the block, which has a radius.
     chunks: of longer blocks, with the number of the block among these, and the end of the block.
     blocks: of the longer ones the first chunk, how many they are, and the number of the block.
+
+    Blocks are longer than ``longest``, a power of two, or 0.
     """
 
-    def __init__(self, new: Sequence[Tensor]) -> None:
+    def __init__(self, new: Sequence[Tensor], longest: int = LONGEST) -> None:
         device = new[0].device
         counts = torch.tensor([x.numel() // x.shape[-1] for x in new])
         tensor = torch.repeat_interleave(torch.arange(len(new)), counts)
@@ -207,10 +220,10 @@ class Table:
         table = torch.stack([tensor, start, start + length, number], 1)
         kernels = [kernel_for(x.shape[-1]) for x in new]
         self.rows = []
-        for kernel in sorted({kernel for kernel in kernels if kernel[0] <= LONGEST}):
+        for kernel in sorted({kernel for kernel in kernels if kernel[0] <= longest}):
             own = torch.tensor([kernel == other for other in kernels])
             self.rows.append((kernel, table[own[tensor]].to(device)))
-        long = table[length > LONGEST]
+        long = table[length > longest]
         chunks = (long[:, 2] - long[:, 1] + CHUNK - 1) // CHUNK
         first = torch.cumsum(chunks, 0) - chunks
         block = torch.repeat_interleave(torch.arange(len(long)), chunks)
@@ -280,3 +293,13 @@ def hold_(
             make_factors[len(table.blocks),](table.blocks, table.sums, table.factors, *numbers, **kind, num_warps=4)
             write_blocks[chunks](table.chunks, tensors, table.factors, **options)
     increment_version(new)
+
+
+def bound_(blocks: Sequence[Tensor], bound: float, table: Table) -> None:
+    """Every entry to [−bound, bound]; ``table``: whole tensors in chunks."""
+    tensors = table.tensors(blocks, ())
+    if is_capturing(blocks[0].device):
+        keep_for_replays(table, tensors)
+    with torch.cuda.device_of(tensors):  # type: ignore[no-untyped-call]
+        bound_entries[len(table.chunks),](table.chunks, tensors, float(bound), SIZE=CHUNK, num_warps=8)
+    increment_version(blocks)
