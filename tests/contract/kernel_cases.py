@@ -155,7 +155,7 @@ def run_hold(device, kernels, update, bounded, dropped, many):
     if bounded and update == "angular":
         bounded = False
     generator = torch.Generator().manual_seed(6)
-    shapes = ((5, 40), (3, 700), (2, 9000), (1, 130))
+    shapes = ((5, 40), (3, 700), (2, 9000), (1, 130), (2, 5000))  # the third is too long for one instance
     old = [torch.randn(shape, generator=generator) for shape in shapes]
     old = [x / x.norm(dim=-1, keepdim=True) * (1 if bounded else 2) for x in old]
     new = [x + 0.05 * torch.randn(x.shape, generator=generator) / x.shape[-1] ** 0.5 for x in old]
@@ -164,6 +164,8 @@ def run_hold(device, kernels, update, bounded, dropped, many):
     blocks = sum(len(x) for x in new)
     radius = torch.linspace(0.9, 2.1, blocks).to(device) if many else 1.0 if bounded else 2.0
     old, new = [x.to(device) for x in old], [x.to(device) for x in new]
+    if many:  # memory that begins anywhere
+        new[0] = torch.cat([new[0].new_zeros(1), new[0].flatten()])[1:].view_as(new[0])
     work = Workspace(new)
     chosen = run.KERNEL_DEVICES.copy()
     run.KERNEL_DEVICES.intersection_update(chosen if kernels else ())

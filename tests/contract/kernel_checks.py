@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+import holonom
 from holonom import Langevin
+from holonom._constrain import bounds
 from holonom._sharding.ranks import Named
 from holonom._step import finite, run
 from holonom._step.buckets import make_buckets
@@ -282,6 +284,60 @@ def check_that_seeds_may_have_gaps(device):
         step(Langevin([p], 0.1, temperature=1e-2, seed=seeds), [p])
         ends.append(p.detach())
     assert torch.equal(*ends)
+
+
+def check_that_blocks_of_one_length_are_held_in_one_launch(device):
+    """Those that an instance has registers for; longer ones take three launches."""
+    from holonom._backends.triton import hold
+
+    names = ("hold_rows", "sum_moves", "make_factors", "write_blocks")
+    for lengths, expected in (
+        ((700, 768), ["hold_rows"]),
+        ((768, 3072), ["hold_rows"] * 2),
+        ((9000,), [*names[1:]]),
+    ):
+        found = []
+        blocks = [torch.rand(2, length).to(device) for length in lengths]
+        with mock.patch.multiple(hold, **{name: Counted(getattr(hold, name), found) for name in names}):
+            hold.hold_("plain", False, blocks, [], 2.0, 0.1, 0.0, hold.Table(blocks), (1e-6, 1e-6, 1e15, 1e-6))
+        assert found == expected
+        assert all(torch.allclose(x.norm(dim=-1), torch.tensor(2.0).to(x)) for x in blocks)
+
+
+def check_that_bounds_are_those_of_the_reference(device):
+    """In one launch for tensors of all shapes, wherever their memory begins; NaN stays NaN."""
+    from holonom._backends.triton import hold
+
+    ends = []
+    for kernels in (True, False):
+        params, found = parameters(device, (6, 40), (9000,), (3, 5, 2), (1,)), []
+        params.append(nn.Parameter(parameters(device, (31,))[0].data[1:]))
+        opt = torch.optim.SGD(params, 1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # weights that start elsewhere are moved
+            holonom.constrain(opt, nn.ParameterList(params), {"*": Circle(0.3)})
+        devices, counted = run.KERNEL_DEVICES if kernels else set(), Counted(hold.bound_entries, found)
+        with mock.patch.object(bounds, "KERNEL_DEVICES", devices), mock.patch.object(hold, "bound_entries", counted):
+            for number in range(3):
+                for p in params:
+                    p.grad = torch.sin(number + 5 * p.detach())
+                params[0].grad[2, 3] = torch.nan
+                opt.step()
+        assert found == ["bound_entries"] * 3 * kernels
+        ends.append([p.detach() for p in params])
+    assert all(x.nan_to_num().abs().max() == torch.tensor(0.3) for x in (ends[0][0], ends[0][1]))
+    torch.testing.assert_close(*ends, rtol=0, atol=0, equal_nan=True)
+
+
+class Counted:
+    """A kernel that notes its launches."""
+
+    def __init__(self, kernel, found):
+        self.kernel, self.found = kernel, found
+
+    def __getitem__(self, grid):
+        self.found.append(self.kernel.__name__)
+        return self.kernel[grid]
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

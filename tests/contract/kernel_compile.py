@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 
 from holonom._backends import triton as steps
 from holonom._backends.triton import hold
+from holonom._constrain.bounds import bound_
 from holonom._step import run
 from holonom.constraints import Circle
 
@@ -21,7 +22,7 @@ from .kernel_cases import SPACES, run_hold, run_permuted, run_steps
 TARGET = GPUTarget("cuda", 90, 32)
 KERNELS = {
     steps: ("step_entries", "find_non_finite", "step_rows", "sum_products", "run_letters", "add_terms"),
-    hold: ("sum_moves", "make_factors", "write_blocks"),
+    hold: ("hold_rows", "sum_moves", "make_factors", "write_blocks", "bound_entries"),
 }
 POINTERS = {
     torch.bool: "*i1", torch.int64: "*i64", torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16",
@@ -76,6 +77,7 @@ def launches():
             run_permuted("cpu", None, space, "BAOAB")
         for update, dropped in (("plain", 0.0), ("tangent", 0.0), ("angular", 0.01)):
             run_hold("cpu", True, update, False, dropped, False)
+        bound_(Circle(0.5), [torch.ones(5)], [0.5], None)
     return found
 
 

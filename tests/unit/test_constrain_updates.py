@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import holonom
 from holonom.constraints import Circle, LevelSet, Orthogonal, Spectral, Sphere
@@ -270,3 +271,40 @@ def test_a_dropped_decay_leaves_the_move_of_a_level_set_without_it(rng):
     opt.step()
     for p, q in zip(model.parameters(), exact, strict=True):
         np.testing.assert_allclose(p.detach().numpy(), q, rtol=0, atol=1e-12)
+
+
+class Operations(TorchDispatchMode):
+    """The names of what torch runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "aten":
+            self.found.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("update", ["plain", "tangent"])
+@pytest.mark.parametrize("radius", [0.2, torch.tensor(0.2)], ids=["number", "tensor"])
+def test_a_bound_is_not_made_a_tensor_at_every_step(radius, update):
+    """A device would copy it from the host, and wait for it."""
+    model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 3, bias=False))
+    opt = Given(model.parameters())
+    with pytest.warns(UserWarning, match="were moved"):
+        holonom.constrain(opt, model, {weights: Circle(radius)}, update)
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 0.1)
+    opt.step()
+    for p in model.parameters():
+        p.grad[0, 0] = torch.nan
+    with Operations() as run:
+        opt.step()
+    assert not {"lift_fresh", "_to_copy"} & set(run.found)
+    if update == "plain":  # what a step does besides: one pass over every weight
+        found = [name for name in run.found if name not in ("mul_", "sub_", "detach", "neg")]
+        assert found == ["clamp_"] * 2
+    for p in model.parameters():
+        assert p[0, 0].isnan()
+        assert p.detach().abs().nan_to_num().max() == torch.tensor(0.2)

@@ -15,6 +15,7 @@ from .._torch import copy_, version
 from ..constraints import Sphere
 from ..constraints.base import widened
 from ..errors import ConstraintError, ProjectionError
+from .bounds import bound_
 from .claims import Claim
 from .shards import adopted, moved, store_
 from .spheres import Workspace, hold_, is_dropped
@@ -40,7 +41,9 @@ class Bucket:
         self._memory: list[Any] = []
         self._versions: list[int] = []
         self._work: Workspace | None = None
+        self._table: Any = None
         self._radius: Scalar | None = None
+        self._each_radius: list[Scalar | None] = []
         self.lost: Tensor | None = None  # how many projections had no root, on the device
 
     @property
@@ -70,7 +73,7 @@ class Bucket:
         pairs = [(space, p.detach()) for space, p in zip(self.spaces, self.tensors, strict=True)]
         self._copied = self.narrow or not all(space.is_view(p) for space, p in pairs)
         self._views = [] if self._copied else [space.view(p) for space, p in pairs]
-        self._work = None
+        self._work = self._table = None
         self._stacks = len(self.tensors) > 1 and self.space.traits.stacked
         if self.tensors[0].device.type == "cpu" and self.tensors[0].numel() >= MAX_STACKED:
             self._stacks = False
@@ -80,6 +83,7 @@ class Bucket:
         """The radii of all blocks: a number, a vector for spheres, or a stack."""
         qs = [widened(p.detach()) for p in self.tensors]
         found = [space.radius_of(q) for space, q in zip(self.spaces, qs, strict=True)]
+        self._each_radius = found  # on the device: steps would copy those of a host
         if not any(isinstance(r, Tensor) for r in found):
             return found[0]
         if isinstance(self.space, Sphere):
@@ -122,7 +126,7 @@ class Bucket:
 
     def _land(self, blocks: Iterable[Tensor]) -> None:
         """Weights that were written from outside need not be on the manifold that a step is projected on."""
-        for x, radius in zip(blocks, self._each_radius(), strict=True):
+        for x, radius in zip(blocks, self._each_radius, strict=True):
             x.copy_(nearest(self.space, x, radius, EDITED))
 
     def finish(self, lr: Scalar, dropped: Scalar) -> None:
@@ -167,9 +171,11 @@ class Bucket:
         elif self._stacks:
             old = torch.stack(self.before) if self.before else None
             copy_(blocks, list(self._held(torch.stack(blocks), old, self._radius, dropped).unbind()))
+        elif self.update == "plain" and not is_dropped(dropped) and not self.space.traits.stacked:
+            self._table = bound_(self.space, blocks, self._each_radius, self._table)
         else:
             olds: Sequence[Tensor | None] = self.before or [None] * len(blocks)
-            for block, before, radius in zip(blocks, olds, self._each_radius(), strict=True):
+            for block, before, radius in zip(blocks, olds, self._each_radius, strict=True):
                 block.copy_(self._held(block, before, radius, dropped))
         for space, q, block in zip(self.spaces, wholes, blocks, strict=bool(wholes)):
             if not space.is_view(q):
@@ -185,9 +191,6 @@ class Bucket:
             self.lost = torch.zeros((), dtype=torch.int64, device=lost.device)
         self.lost.add_(lost.sum())
         return torch.where(lost, old, found)
-
-    def _each_radius(self) -> list[Scalar | None]:
-        return [space.radius_of(widened(p.detach())) for space, p in zip(self.spaces, self.tensors, strict=True)]
 
     def _restore(self) -> None:
         for space, q, block in zip(self.spaces, self.tensors, self.before, strict=False):

@@ -2,7 +2,7 @@
 
 :func:`hold_` is all arithmetic of a step. It takes lists of tensors whose last dimension is a block, reads and writes
 each in place, and keeps what is one number a block of all of them in one vector. Nothing is read back from the device.
-On a GPU kernels do the same in three launches (:mod:`holonom._backends.triton.hold`).
+On a GPU kernels do the same in few launches (:mod:`holonom._backends.triton.hold`).
 """
 
 from __future__ import annotations

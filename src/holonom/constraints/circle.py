@@ -176,14 +176,16 @@ class Circle(Constraint):
         return virial.sum(dtype=torch.float64), divergence.sum(dtype=torch.float64)
 
     def nearest_(self, x: Phase) -> None:
-        x.q.copy_(torch.minimum(torch.maximum(x.q, -self._bound(x)), self._bound(x)))
+        bound = self._bound(x)
+        x.q.clamp_(-bound, bound)  # type: ignore[arg-type] # numbers are fine, too
 
     def project_step_(self, x: Phase, step: Tensor) -> None:
         outward = (x.q.abs() >= self._bound(x) * (1 - 8 * torch.finfo(x.q.dtype).eps)) & (x.q * step > 0)
         step.masked_fill_(outward, 0.0)
 
-    def _bound(self, x: Phase) -> Tensor:
-        return torch.as_tensor(x.radius, dtype=x.q.dtype, device=x.q.device)
+    def _bound(self, x: Phase) -> Scalar:
+        """A number stays one: made a tensor, it would be copied to the device at every step, and waited for."""
+        return x.radius.to(x.q) if isinstance(x.radius, Tensor) else x.radius
 
     def norms(self, x: Phase) -> Tensor:
         return x.q.abs()

@@ -1,8 +1,9 @@
-"""The kernels of spheres after another optimizer's step: what :func:`holonom._constrain.spheres.hold_` says.
+"""Kernels after another optimizer's step, of what ``spheres`` and ``bounds`` in :mod:`holonom._constrain` say.
 
-A new block is a multiple of the old one plus a multiple of what the optimizer made of it. One launch sums the products
-of the old block and its move, chunk by chunk; one makes the two factors of every block; one writes the blocks. All
-tensors go in one launch, and nothing depends on the order in which instances run.
+On a sphere a new block is a multiple of the old one plus a multiple of what the optimizer made of it. A block that
+fits into the registers of one program instance is read once and written once, in one launch for all blocks of about
+one length. Longer ones take three: one sums the products of the old block and its move, chunk by chunk; one makes the
+two factors of every block; one writes the blocks. Nothing depends on the order in which instances run.
 """
 
 from __future__ import annotations
@@ -18,8 +19,94 @@ from torch.autograd.graph import increment_version
 
 from .tables import is_capturing, keep_for_replays, upload
 
-SMALLEST, LARGEST = 256, 4096  # entries of a chunk
+SHORTEST, LONGEST = 256, 8192  # entries that an instance has registers for; kernels exist for each power of two
+CHUNK = 4096  # entries of a longer block that one instance takes
+PER_WARP = 1024  # entries of a block: most rows need one warp, which sums without waiting for others
 UPDATES = {"plain": 0, "tangent": 1, "angular": 2}
+
+
+@triton.jit
+def factors_of(
+    old2, along, move2, r, lr, dropped, on_sphere, at_bound, largest, smallest,
+    UPDATE: tl.constexpr, BOUNDED: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    """The factors of the old block and of the optimizer's, from w·w, w·Δ and Δ·Δ in double precision, Δ = w' − w.
+
+    Where the old block is not needed, w·w is w'·w'.
+    """
+    of_old = 0.0 * r
+    of_new = of_old + 1.0
+    if UPDATE == 0 and not DROPS:
+        norm = tl.sqrt(old2)  # the optimizer's
+        off = norm > r * (1 + on_sphere) if BOUNDED else tl.abs(norm - r) > on_sphere * r
+        off = off & (norm > 0)
+        of_new = tl.where(off, r / tl.where(off, norm, 1.0), 1.0)
+    else:
+        still = move2 == 0
+        if UPDATE == 1:
+            part = tl.where(old2 > 0, along / tl.where(old2 > 0, old2, 1.0), 0.0)
+            if BOUNDED:
+                part = tl.where((tl.sqrt(old2) >= r * (1 - at_bound)) & (part > 0), part, 0.0)
+            of_old = -part
+        elif UPDATE == 0:
+            of_old += dropped
+        rest2 = move2
+        if DROPS:  # Δ + lr·λ·w takes the place of Δ
+            rest2 = tl.maximum(move2 + 2 * dropped * along + dropped * dropped * old2, 0.0)
+        if UPDATE == 2:
+            of_old = tl.minimum(tl.sqrt(rest2) / (lr * r), largest) - (1 - dropped)
+        if DROPS:
+            of_old = tl.where(tl.sqrt(rest2) <= smallest * r, largest, of_old)
+        # n = of_old·w + w' = (of_old + 1)·w + Δ
+        norm2 = (of_old + 1) * (of_old + 1) * old2 + 2 * (of_old + 1) * along + move2
+        norm = tl.sqrt(tl.maximum(norm2, 0.0))
+        outside = norm > r if BOUNDED else norm > 0
+        scale = tl.where(outside, r / tl.where(outside, norm, 1.0), 1.0)
+        of_old = tl.where(still, 0.0, scale * of_old)
+        of_new = tl.where(still, 1.0, scale)
+    return of_old.to(tl.float32), of_new.to(tl.float32)
+
+
+@triton.jit
+def hold_rows(
+    rows, tensors, radii, radius_stride, lr, dropped, on_sphere, at_bound, largest, smallest,
+    LANES: tl.constexpr, ALIGNED: tl.constexpr, UPDATE: tl.constexpr, BOUNDED: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    """A block from registers: its sums, its factors, and what becomes of it.
+
+    ``ALIGNED``: blocks begin at multiples of 16 bytes and are as long, so that four entries are one load.
+    """
+    row = rows + 4 * tl.program_id(0).to(tl.int64)
+    place = tensors + 2 * tl.load(row)
+    start = tl.load(row + 1)
+    length = (tl.load(row + 2) - start).to(tl.int32)
+    r = tl.load(radii + tl.load(row + 3) * radius_stride).to(tl.float64)
+    lanes = tl.arange(0, LANES)
+    new_at = tl.load(place).to(tl.pointer_type(tl.float32)) + start
+    if ALIGNED:
+        length, new_at = tl.multiple_of(length, 4), tl.multiple_of(new_at, 16)
+    mask = lanes < length
+    new = tl.load(new_at + lanes, mask, 0.0)
+    if UPDATE == 0 and not DROPS:
+        oo = tl.sum(new * new).to(tl.float64)
+        of_old, of_new = factors_of(
+            oo, oo, oo, r, lr, dropped, on_sphere, at_bound, largest, smallest, UPDATE, BOUNDED, DROPS
+        )
+        moved = of_new * new
+    else:
+        old_at = tl.load(place + 1).to(tl.pointer_type(tl.float32)) + start
+        if ALIGNED:
+            old_at = tl.multiple_of(old_at, 16)
+        old = tl.load(old_at + lanes, mask, 0.0)
+        move = new - old
+        oo, om, mm = tl.sum(old * old), tl.sum(old * move), tl.sum(move * move)
+        of_old, of_new = factors_of(
+            oo.to(tl.float64), om.to(tl.float64), mm.to(tl.float64),
+            r, lr, dropped, on_sphere, at_bound, largest, smallest, UPDATE, BOUNDED, DROPS,
+        )  # fmt: skip
+        moved = of_new * new + of_old * old
+    length = tl.where(of_old != 0, length, tl.where(of_new != 1, length, 0))  # a block that stays is not written
+    tl.store(new_at + lanes, moved, lanes < length)
 
 
 @triton.jit
@@ -47,10 +134,10 @@ def make_factors(
     blocks, sums, factors, radii, radius_stride, lr, dropped, on_sphere, at_bound, largest, smallest,
     UPDATE: tl.constexpr, BOUNDED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """The factors of the old block and of the optimizer's, in double precision."""
     block = tl.program_id(0).to(tl.int64)
-    start = tl.load(blocks + 2 * block)
-    chunks = tl.load(blocks + 2 * block + 1)
+    start = tl.load(blocks + 3 * block)
+    chunks = tl.load(blocks + 3 * block + 1)
+    r = tl.load(radii + tl.load(blocks + 3 * block + 2) * radius_stride).to(tl.float64)
     lanes = tl.arange(0, 128)
     zeros = tl.zeros((128,), tl.float64)
     oo, om, mm = zeros, zeros, zeros
@@ -61,44 +148,18 @@ def make_factors(
         if UPDATE != 0 or DROPS:
             om += tl.load(at + 1, mask, 0.0).to(tl.float64)
             mm += tl.load(at + 2, mask, 0.0).to(tl.float64)
-    old2, along, move2 = tl.sum(oo), tl.sum(om), tl.sum(mm)
-    r = tl.load(radii + block * radius_stride).to(tl.float64)
-    of_old = 0.0 * r
-    of_new = of_old + 1.0
-    if UPDATE == 0 and not DROPS:
-        norm = tl.sqrt(old2)  # the optimizer's
-        off = norm > r * (1 + on_sphere) if BOUNDED else tl.abs(norm - r) > on_sphere * r
-        off = off & (norm > 0)
-        of_new = tl.where(off, r / tl.where(off, norm, 1.0), 1.0)
-    else:
-        still = move2 == 0
-        if UPDATE == 1:
-            part = tl.where(old2 > 0, along / tl.where(old2 > 0, old2, 1.0), 0.0)
-            if BOUNDED:
-                part = tl.where((tl.sqrt(old2) >= r * (1 - at_bound)) & (part > 0), part, 0.0)
-            of_old = -part
-        elif UPDATE == 0:
-            of_old += dropped
-        if DROPS:  # Δ + lr·λ·w takes the place of Δ
-            move2 = tl.maximum(move2 + 2 * dropped * along + dropped * dropped * old2, 0.0)
-        if UPDATE == 2:
-            of_old = tl.minimum(tl.sqrt(move2) / (lr * r), largest) - (1 - dropped)
-        if DROPS:
-            of_old = tl.where(tl.sqrt(move2) <= smallest * r, largest, of_old)
-        # n = of_old·w + w' = (of_old + 1)·w + Δ
-        norm2 = (of_old + 1) * (of_old + 1) * old2 + 2 * (of_old + 1) * along + tl.sum(mm)
-        norm = tl.sqrt(tl.maximum(norm2, 0.0))
-        outside = norm > r if BOUNDED else norm > 0
-        scale = tl.where(outside, r / tl.where(outside, norm, 1.0), 1.0)
-        of_old = tl.where(still, 0.0, scale * of_old)
-        of_new = tl.where(still, 1.0, scale)
-    tl.store(factors + 2 * block, of_old.to(tl.float32))
-    tl.store(factors + 2 * block + 1, of_new.to(tl.float32))
+    of_old, of_new = factors_of(
+        tl.sum(oo), tl.sum(om), tl.sum(mm),
+        r, lr, dropped, on_sphere, at_bound, largest, smallest, UPDATE, BOUNDED, DROPS,
+    )  # fmt: skip
+    tl.store(factors + 2 * block, of_old)
+    tl.store(factors + 2 * block + 1, of_new)
 
 
 @triton.jit
 def write_blocks(chunks, tensors, factors, SIZE: tl.constexpr, PLAIN: tl.constexpr):
-    chunk = tl.program_id(0).to(tl.int64)
+    # The last chunks come first: they were summed last, and are in the cache.
+    chunk = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     tensor = tl.load(chunks + 4 * chunk)
     at = tl.load(chunks + 4 * chunk + 1) + tl.arange(0, SIZE)
     block = tl.load(chunks + 4 * chunk + 3)
@@ -115,6 +176,22 @@ def write_blocks(chunks, tensors, factors, SIZE: tl.constexpr, PLAIN: tl.constex
     tl.store(new_at + at, moved, mask)
 
 
+@triton.jit
+def bound_entries(chunks, tensors, bound, SIZE: tl.constexpr):
+    """Move to the bound what is beyond it; nothing else is written."""
+    chunk = tl.program_id(0).to(tl.int64)
+    at = tl.load(chunks + 4 * chunk + 1) + tl.arange(0, SIZE)
+    mask = at < tl.load(chunks + 4 * chunk + 2)
+    q_at = tl.load(tensors + 2 * tl.load(chunks + 4 * chunk)).to(tl.pointer_type(tl.float32)) + at
+    q = tl.load(q_at, mask, 0.0)
+    tl.store(q_at, tl.where(q > 0, bound, -bound), mask & (tl.abs(q) > bound))
+
+
+def kernel_for(length: int) -> tuple[int, bool]:
+    """The lanes of the kernel for blocks of this length, and whether four entries may be one load."""
+    return max(triton.next_power_of_2(length), SHORTEST), length % 4 == 0
+
+
 def fits(new: Sequence[Tensor], old: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
     """Whether there are kernels for these blocks, and for numbers that the host has."""
     plain = all(x.dtype == torch.float32 and x.is_contiguous() for x in (*new, *old))
@@ -122,27 +199,39 @@ def fits(new: Sequence[Tensor], old: Sequence[Tensor], numbers: Sequence[Any]) -
 
 
 class Table:
-    """Where blocks lie. ``chunks``: tensor, first entry, end of the block, block; ``blocks``: first chunk, chunks."""
+    """Where blocks lie: tensor, first entry, end of the block, and a number, for each program instance.
 
-    def __init__(self, new: Sequence[Tensor]) -> None:
+    rows: of blocks for a kernel of so many lanes, whether their lengths are multiples of four or not; the number is
+        that of the block, which has a radius.
+    chunks: of longer blocks, with the number of the block among these, and the end of the block.
+    blocks: of the longer ones the first chunk, how many they are, and the number of the block.
+
+    Blocks are longer than ``longest``, a power of two, or 0.
+    """
+
+    def __init__(self, new: Sequence[Tensor], longest: int = LONGEST) -> None:
         device = new[0].device
-        longest = max(x.shape[-1] for x in new)
-        self.size = min(max(triton.next_power_of_2(longest), SMALLEST), LARGEST)
-        per_block = [-(-x.shape[-1] // self.size) for x in new]
         counts = torch.tensor([x.numel() // x.shape[-1] for x in new])
-        chunks = torch.repeat_interleave(torch.tensor(per_block), counts)  # of every block
-        first = torch.cumsum(chunks, 0) - chunks
         tensor = torch.repeat_interleave(torch.arange(len(new)), counts)
+        number = torch.arange(len(tensor))
         length = torch.tensor([x.shape[-1] for x in new])[tensor]
         before = torch.cumsum(counts, 0) - counts  # blocks of the tensors before
-        start = (torch.arange(len(tensor)) - before[tensor]) * length
-        block = torch.repeat_interleave(torch.arange(len(tensor)), chunks)
-        within = (torch.arange(len(block)) - first[block]) * self.size
-        rows = torch.stack([tensor[block], start[block] + within, (start + length)[block], block], 1)
-        self.chunks = rows.to(device)
-        self.blocks = torch.stack([first, chunks], 1).to(device)
-        self.sums = torch.zeros(len(rows), 4, device=device)
-        self.factors = torch.zeros(len(chunks), 2, device=device)
+        start = (number - before[tensor]) * length
+        table = torch.stack([tensor, start, start + length, number], 1)
+        kernels = [kernel_for(x.shape[-1]) for x in new]
+        self.rows = []
+        for kernel in sorted({kernel for kernel in kernels if kernel[0] <= longest}):
+            own = torch.tensor([kernel == other for other in kernels])
+            self.rows.append((kernel, table[own[tensor]].to(device)))
+        long = table[length > longest]
+        chunks = (long[:, 2] - long[:, 1] + CHUNK - 1) // CHUNK
+        first = torch.cumsum(chunks, 0) - chunks
+        block = torch.repeat_interleave(torch.arange(len(long)), chunks)
+        within = (torch.arange(len(block)) - first[block]) * CHUNK
+        self.chunks = torch.stack([long[block, 0], long[block, 1] + within, long[block, 2], block], 1).to(device)
+        self.blocks = torch.stack([first, chunks, long[:, 3]], 1).to(device)
+        self.sums = torch.zeros(len(block), 4, device=device)
+        self.factors = torch.zeros(len(long), 2, device=device)
         self._addresses: list[tuple[int, int]] = []
         self._tensors = self.chunks
         self._radius: Any = None
@@ -191,13 +280,26 @@ def hold_(
     tensors, radii = table.tensors(new, old), table.radii(radius)
     if is_capturing(new[0].device):
         keep_for_replays(table, tensors, radii)
+    numbers = (radii, int(radii.numel() > 1), float(lr), float(dropped), *limits)
+    aligned = not any(x.data_ptr() % 16 for x in (*new, *old))
+    kind = {"UPDATE": UPDATES[update], "BOUNDED": bounded, "DROPS": drops}
     with torch.cuda.device_of(table.sums):  # type: ignore[no-untyped-call]
-        chunks, blocks = (len(table.chunks),), (len(table.blocks),)
-        options = {"SIZE": table.size, "PLAIN": plain, "num_warps": 4 if table.size < LARGEST else 8}
-        sum_moves[chunks](table.chunks, tensors, table.sums, **options)
-        make_factors[blocks](
-            table.blocks, table.sums, table.factors, radii, int(radii.numel() > 1), float(lr), float(dropped), *limits,
-            UPDATE=UPDATES[update], BOUNDED=bounded, DROPS=drops, num_warps=4,
-        )  # fmt: skip
-        write_blocks[chunks](table.chunks, tensors, table.factors, **options)
+        for (lanes, quads), rows in table.rows:
+            options = {"LANES": lanes, "ALIGNED": quads and aligned, **kind, "num_warps": max(lanes // PER_WARP, 1)}
+            hold_rows[len(rows),](rows, tensors, *numbers, **options)
+        if len(table.blocks):
+            chunks, options = (len(table.chunks),), {"SIZE": CHUNK, "PLAIN": plain, "num_warps": 8}
+            sum_moves[chunks](table.chunks, tensors, table.sums, **options)
+            make_factors[len(table.blocks),](table.blocks, table.sums, table.factors, *numbers, **kind, num_warps=4)
+            write_blocks[chunks](table.chunks, tensors, table.factors, **options)
     increment_version(new)
+
+
+def bound_(blocks: Sequence[Tensor], bound: float, table: Table) -> None:
+    """Every entry to [−bound, bound]; ``table``: whole tensors in chunks."""
+    tensors = table.tensors(blocks, ())
+    if is_capturing(blocks[0].device):
+        keep_for_replays(table, tensors)
+    with torch.cuda.device_of(tensors):  # type: ignore[no-untyped-call]
+        bound_entries[len(table.chunks),](table.chunks, tensors, float(bound), SIZE=CHUNK, num_warps=8)
+    increment_version(blocks)
