@@ -178,16 +178,15 @@ def test_products_of_eleven_bits_leave_what_the_next_step_removes(kind, monkeypa
             rounding.clear()
 
     monkeypatch.setattr(on_device, "few_digits", Few)
-    monkeypatch.setattr(on_device, "gram", lambda a, b: rounded(a).mT @ rounded(b))
-    monkeypatch.setattr(on_device, "plus_product", lambda a, b, c, alpha=1.0: a + alpha * (rounded(b) @ rounded(c)))
+    monkeypatch.setattr(on_device, "scaled_product", lambda a, b, scale: scale * (rounded(a) @ rounded(b)))
     found = q.float()
     for _ in range(3):
-        on_device.move_(found, z)
+        on_device.move_(found, z, 1.0)
         assert error_of(found) < 3e-7
     exact = q.float()
     monkeypatch.setattr(on_device, "FEW_DIGITS", 1000)
     for _ in range(3):
-        on_device.move_(exact, z)
+        on_device.move_(exact, z, 1.0)
     assert 0 < (found - exact).abs().max() < 1e-6
 
 

@@ -210,8 +210,7 @@ class Orthogonal(Matrices):
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
         if self._turns(x.q):
-            skew = skew_gram(x.q, force) if is_host(x.q) else on_device.exact_skew_gram(x.q, force)
-            force = unscaled(skew, x.radius)
+            force = unscaled(skew_gram(x.q, force), x.radius)
         add_scaled_(x.p, force, -h)
         if self.iterations is not None:
             self.project_step_(x, x.p)
@@ -274,13 +273,9 @@ class Orthogonal(Matrices):
 
     def _move_(self, q: Tensor, z: Tensor, scale: float) -> bool:
         """Q ← Q + cZ − QΛ. Returns whether nothing is left to polish."""
-        if not is_host(q) and not _square(q):
-            return on_device.move_(q, z if scale == 1.0 else scale * z)
-        if not is_host(q):
-            return on_device.turn_(q, on_device.exact_skew_gram(q, z, scale))
         if not _square(q):
-            return move_(q, z, scale, self._tolerance(q))
-        # Of a large matrix, a short step takes half a product less than a turn.
+            return move_(q, z, scale, self._tolerance(q)) if is_host(q) else on_device.move_(q, z, scale)
+        # Of a large matrix, a short step takes half a product less than a turn; blocks are for a CPU alone.
         if is_blocked(q) and move_(q, z, scale, self._tolerance(q), only_short=True):
             return True
         return self._turn_(q, skew_gram(q, z, scale))
