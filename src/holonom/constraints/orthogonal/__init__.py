@@ -7,6 +7,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import hardshrink
 
 from ..._devices import is_host
 from ..._step.integrate import Normals, Phase, Scalar, add_scaled_, over
@@ -175,18 +176,22 @@ class Orthogonal(Matrices):
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
         """Move Q to the nearest orthogonal matrix if its columns, or their sum, have the wrong length.
 
-        On a device nothing is read back. There Q is only scaled to the right Frobenius norm; later steps remove the
-        rest (:mod:`.on_device`).
+        On a device nothing is read back. There Q is only scaled to the right Frobenius norm, if it has another; later
+        steps remove the rest (:mod:`.on_device`).
         """
-        q, allowed = unscaled(x.q, x.radius), 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
+        allowed = 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
         # What the papers' iterations, or a tolerance, leave is no edit.
         allowed = self.lost if self.iterations is not None else max(allowed, 4 * (self.tolerance or 0.0))
-        squares, side = q.square().sum(-2), q.shape[-1]
+        side = x.q.shape[-1]
+        if not is_host(x.q):
+            size = unscaled(torch.linalg.vector_norm(x.q, dim=(-2, -1), keepdim=True), x.radius)
+            excess = hardshrink(size.mul_(side**-0.5).sub_(1), allowed / 2)  # 0 where it is a few roundings
+            x.q.div_(excess.add_(1))
+            return
+        q = unscaled(x.q, x.radius)
         whole = q.sum(-1).square().sum(-1, keepdim=True) / side  # of orthogonal columns: their squares, added up
-        differs = (torch.cat([squares, whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
-        if not is_host(q):
-            x.q.mul_(torch.where(differs, (side / squares.sum(-1)).sqrt()[..., None, None], 1.0))
-        elif bool(differs.any()):
+        differs = (torch.cat([q.square().sum(-2), whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
+        if bool(differs.any()):
             x.q.copy_(torch.where(differs, scaled(nearest(q, "edited weights")[0], x.radius), x.q))
             if x.p is not None and not self._turns(q):
                 x.p.copy_(torch.where(differs, self._without_normal_part(x, x.p), x.p))
