@@ -277,7 +277,7 @@ class Bucket:
             *batch, _, width = xs[0].shape
             rows = xs[0].new_zeros(*batch, top - min(heights), width)
             parts = [part for x in xs for part in (x, rows[..., : top - x.shape[-2], :]) if part.shape[-2]]
-            return torch.cat(parts, -2).unflatten(-2, (len(xs), top))
+            return torch.cat(parts, -2).reshape(*batch, len(xs), top, width)
         return torch.cat([x.reshape(*x.shape[: self._replica_dims], -1) for x in xs], -1)
 
     def _split(self, x: Tensor) -> list[Tensor]:
