@@ -185,8 +185,8 @@ class Orthogonal(Matrices):
         side = x.q.shape[-1]
         if not is_host(x.q):
             size = unscaled(torch.linalg.vector_norm(x.q, dim=(-2, -1), keepdim=True), x.radius)
-            excess = hardshrink(size.mul_(side**-0.5).sub_(1), allowed / 2)  # 0 where it is a few roundings
-            x.q.div_(excess.add_(1))
+            excess = hardshrink(size - side**0.5, allowed / 2 * side**0.5)  # 0 where it is a few roundings
+            x.q.addcmul_(x.q, excess.div_(size), value=-1)
             return
         q = unscaled(x.q, x.radius)
         whole = q.sum(-1).square().sum(-1, keepdim=True) / side  # of orthogonal columns: their squares, added up
