@@ -30,8 +30,10 @@ from .matmul import gram, gram_error, plus_product, scaled_less_product, scaled_
 
 FAST_DOUBLE = {(8, 0), (9, 0), (10, 0)}  # compute capabilities whose tensor cores multiply in double precision
 FEW_DIGITS = 256  # sides from which products of few digits are used: relative errors of an entry fall with √side
-ITERATIONS = 12  # of trusting steps; n leave at most about |K|ⁿ⁺³/2 of a tangent step that turns weights by |K|
-CORRECTED_ITERATIONS = 4  # 5e-8 at |K| = 0.1; the next step removes it
+# n iterations leave at most about |K|ⁿ⁺³/2 of a tangent step that turns weights by |K|.
+ITERATIONS = 12  # of trusting steps
+CORRECTED_ITERATIONS = 6  # 3e-7 at |K| = 0.2; the next step removes it
+FEW_DIGITS_ITERATIONS = 3  # 5e-7 at |K| = 0.1, where few digits leave as much
 
 
 @cache
@@ -127,7 +129,9 @@ def _multiplier(q: Tensor, y: Tensor, error: Tensor) -> Tensor:
 
 
 def _iterations(q: Tensor) -> int:
-    return CORRECTED_ITERATIONS if corrects(q) else ITERATIONS
+    if not corrects(q):
+        return ITERATIONS
+    return FEW_DIGITS_ITERATIONS if q.shape[-1] >= FEW_DIGITS else CORRECTED_ITERATIONS
 
 
 def digits_for(q: Tensor) -> AbstractContextManager[None]:
