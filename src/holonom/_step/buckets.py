@@ -223,7 +223,8 @@ class Bucket:
         for olds, news in fields:
             if olds[0] is None or olds[0] is news[0]:
                 continue
-            if skip is not None and self._stacked:  # one by one, as a copy of what is transposed is made anyway
+            # One by one, as what is transposed is copied anyway; the compiler does not take such views as outputs.
+            if skip is not None and self._stacked and not is_traced():
                 for old, new in zip(olds, self._split(news[0].to(olds[0].dtype)), strict=True):
                     torch.where(skip.to(old.device), old, new, out=old)
                 continue

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..._devices import is_host
 from ...errors import ConstraintError
 from ..matrices import decomposed
-from .matmul import gram_error, plus_product, scaled_product
+from .matmul import gram_error, plus_product, scaled_product, subtract_product_
 from .on_device import digits_for, exact_dtype
 
 NEAR = 0.5  # |QᵀQ − I|, Frobenius, up to which iterations on a CPU take less time than a decomposition
@@ -65,7 +65,8 @@ def _approach_on_device(q: Tensor) -> Tensor:
         for _ in range(DEVICE_ITERATIONS):
             squared = torch.matmul(error, error)
             step = squared.sub(error, alpha=4 / 3)  # times 3/8
-            factor = plus_product(factor.add(step, alpha=3 / 8), factor, step, alpha=3 / 8)
+            before, factor = factor, factor.add(step, alpha=3 / 8)
+            subtract_product_(factor, before, step, -3 / 8)
             cubed = scaled_product(squared, error, 5 / 8)
             error = plus_product(cubed, cubed, squared.sub_(error, alpha=5 / 3), alpha=9 / 40)
     wide = plus_product(wide, wide, factor.to(wide.dtype))
