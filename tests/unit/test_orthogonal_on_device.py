@@ -178,16 +178,15 @@ def test_products_of_eleven_bits_leave_what_the_next_step_removes(kind, monkeypa
             rounding.clear()
 
     monkeypatch.setattr(on_device, "few_digits", Few)
-    monkeypatch.setattr(on_device, "gram", lambda a, b: rounded(a).mT @ rounded(b))
-    monkeypatch.setattr(on_device, "plus_product", lambda a, b, c, alpha=1.0: a + alpha * (rounded(b) @ rounded(c)))
+    monkeypatch.setattr(on_device, "scaled_product", lambda a, b, scale: scale * (rounded(a) @ rounded(b)))
     found = q.float()
     for _ in range(3):
-        on_device.move_(found, z)
+        on_device.move_(found, z, 1.0)
         assert error_of(found) < 3e-7
     exact = q.float()
     monkeypatch.setattr(on_device, "FEW_DIGITS", 1000)
     for _ in range(3):
-        on_device.move_(exact, z)
+        on_device.move_(exact, z, 1.0)
     assert 0 < (found - exact).abs().max() < 1e-6
 
 
@@ -213,3 +212,51 @@ def test_the_nearest_matrix_is_the_polar_factor(device, shape, size):
         found = polar.approach(moved.to(dtype))
         assert error_of(found) < tolerance
         torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("scheme", ["L", "OBA"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_skipped_step_leaves_a_padded_stack_as_it_was(device, scheme, dtype, monkeypatch):
+    weights = [orthogonal(*shape, dtype=dtype, seed=i) for i, shape in enumerate([(20, 8), (8, 31), (9, 8)])]
+    ends = {}
+    for flag in (None, False, True):
+        skip = None if flag is None else torch.tensor(flag)
+        params = [nn.Parameter(w.clone()) for w in weights]
+        opt = Langevin(params, 0.05, scheme=scheme, constraint=Orthogonal(), seed=1, fuse=False)
+        monkeypatch.setattr("holonom.optimizer.skip_non_finite", lambda _, skip=skip: skip)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        opt.step()
+        momenta = [x for p in params for x in opt.state[p].values() if isinstance(x, Tensor) and x.shape == p.shape]
+        ends[flag] = [p.detach() for p in params] + momenta
+    assert all(map(torch.equal, ends[None], ends[False]))
+    assert all(map(torch.equal, ends[True][:3], weights))
+    assert not any(x.any() for x in ends[True][3:])
+    assert (len(ends[True]) == 3) == (scheme == "L")
+
+
+@pytest.mark.parametrize("scheme", ["L", "OBA"])
+def test_a_step_without_a_projection_is_left_out(device, scheme, monkeypatch):
+    monkeypatch.setattr("holonom.optimizer.skip_non_finite", lambda _: torch.tensor(False))
+    weights = [orthogonal(20, 8, dtype=torch.float32), orthogonal(8, 31, dtype=torch.float32)]
+    params = [nn.Parameter(w.clone()) for w in weights]
+    opt = Langevin(params, 0.1, scheme=scheme, constraint=Orthogonal(), seed=1, fuse=False)
+    for p in params:
+        p.grad = torch.full_like(p, 1e30)
+    opt.step()
+    assert all(torch.equal(p, w) for p, w in zip(params, weights, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["tangent", "any"])
+@pytest.mark.parametrize(("few", "left"), [(1, 0.1**6 / 2), (1000, 0.1**9 / 2)])
+def test_what_iterations_leave(kind, few, left, monkeypatch):
+    monkeypatch.setattr(on_device, "exact_dtype", lambda device, dtype: torch.float64)
+    monkeypatch.setattr(on_device, "corrects", lambda q: True)
+    monkeypatch.setattr(on_device, "FEW_DIGITS", few)
+    q = orthogonal(60, 24)
+    z = torch.randn(60, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    if kind == "tangent":
+        z -= q @ (q.mT @ z + z.mT @ q) / 2
+    z *= 0.1 / torch.linalg.matrix_norm(z, 2)
+    on_device.move_(q, z, 1.0)
+    assert error_of(q) < left

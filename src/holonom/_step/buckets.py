@@ -223,6 +223,11 @@ class Bucket:
         for olds, news in fields:
             if olds[0] is None or olds[0] is news[0]:
                 continue
+            # One by one, as what is transposed is copied anyway; the compiler does not take such views as outputs.
+            if skip is not None and self._stacked and not is_traced():
+                for old, new in zip(olds, self._split(news[0].to(olds[0].dtype)), strict=True):
+                    torch.where(skip.to(old.device), old, new, out=old)
+                continue
             if skip is not None:
                 before = [self._join(olds)] if self._joins else olds
                 news = tuple(torch.where(skip.to(x.device), old, x) for old, x in zip(before, news, strict=True))
@@ -267,13 +272,13 @@ class Bucket:
         """Matrices as a batch, padded with rows of zeros; entries as one vector (behind the dimension of replicas)."""
         if self.space.traits.stacked:
             heights = [x.shape[-2] for x in xs]
+            top = max(heights)
             if len(set(heights)) == 1:
                 return torch.stack(list(xs), -3)
             *batch, _, width = xs[0].shape
-            joined = xs[0].new_zeros(*batch, len(xs), max(heights), width)
-            parts = zip(joined.unbind(-3), heights, strict=True)
-            copy_([part[..., :height, :] for part, height in parts], xs)
-            return joined
+            rows = xs[0].new_zeros(*batch, top - min(heights), width)
+            parts = [part for x in xs for part in (x, rows[..., : top - x.shape[-2], :]) if part.shape[-2]]
+            return torch.cat(parts, -2).reshape(*batch, len(xs), top, width)
         return torch.cat([x.reshape(*x.shape[: self._replica_dims], -1) for x in xs], -1)
 
     def _split(self, x: Tensor) -> list[Tensor]:

@@ -5,6 +5,7 @@ Every other backend is compared with this one. A stage is the part of a program 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,7 +167,9 @@ class Eager:
 
     def lost(self, skip: Tensor) -> Tensor:
         """Whether a projection had no root, on the device."""
-        return ~torch.stack([q.isfinite().all().to(skip.device) for q in self.positions()]).all()
+        # NaN and infinity are what is not less than infinity: one pass over memory.
+        largest = [torch.linalg.vector_norm(q, math.inf).to(skip.device) for q in self.positions()]
+        return ~(torch.stack(largest) < math.inf).all()
 
     def total(self, parts: Sequence[tuple[Bucket, Tensor]]) -> Tensor:
         """The sum of one number, or several, a bucket; over all ranks where they hold parts of it."""

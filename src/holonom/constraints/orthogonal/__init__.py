@@ -7,6 +7,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import hardshrink
 
 from ..._devices import is_host
 from ..._step.integrate import Normals, Phase, Scalar, add_scaled_, over
@@ -175,18 +176,22 @@ class Orthogonal(Matrices):
     def adopt_(self, x: Phase, precision: torch.dtype) -> None:
         """Move Q to the nearest orthogonal matrix if its columns, or their sum, have the wrong length.
 
-        On a device nothing is read back. There Q is only scaled to the right Frobenius norm; later steps remove the
-        rest (:mod:`.on_device`).
+        On a device nothing is read back. There Q is only scaled to the right Frobenius norm, if it has another; later
+        steps remove the rest (:mod:`.on_device`).
         """
-        q, allowed = unscaled(x.q, x.radius), 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
+        allowed = 128 * torch.finfo(x.q.dtype).eps + rounding(x, precision, 4)
         # What the papers' iterations, or a tolerance, leave is no edit.
         allowed = self.lost if self.iterations is not None else max(allowed, 4 * (self.tolerance or 0.0))
-        squares, side = q.square().sum(-2), q.shape[-1]
+        side = x.q.shape[-1]
+        if not is_host(x.q):
+            size = unscaled(torch.linalg.vector_norm(x.q, dim=(-2, -1), keepdim=True), x.radius)
+            excess = hardshrink(size - side**0.5, allowed / 2 * side**0.5)  # 0 where it is a few roundings
+            x.q.addcmul_(x.q, excess.div_(size), value=-1)
+            return
+        q = unscaled(x.q, x.radius)
         whole = q.sum(-1).square().sum(-1, keepdim=True) / side  # of orthogonal columns: their squares, added up
-        differs = (torch.cat([squares, whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
-        if not is_host(q):
-            x.q.mul_(torch.where(differs, (side / squares.sum(-1)).sqrt()[..., None, None], 1.0))
-        elif bool(differs.any()):
+        differs = (torch.cat([q.square().sum(-2), whole], -1) - 1).abs_().amax(-1)[..., None, None] > allowed
+        if bool(differs.any()):
             x.q.copy_(torch.where(differs, scaled(nearest(q, "edited weights")[0], x.radius), x.q))
             if x.p is not None and not self._turns(q):
                 x.p.copy_(torch.where(differs, self._without_normal_part(x, x.p), x.p))
@@ -210,8 +215,7 @@ class Orthogonal(Matrices):
 
     def kick_(self, x: Phase, force: Tensor, h: Scalar) -> None:
         if self._turns(x.q):
-            skew = skew_gram(x.q, force) if is_host(x.q) else on_device.exact_skew_gram(x.q, force)
-            force = unscaled(skew, x.radius)
+            force = unscaled(skew_gram(x.q, force), x.radius)
         add_scaled_(x.p, force, -h)
         if self.iterations is not None:
             self.project_step_(x, x.p)
@@ -274,13 +278,9 @@ class Orthogonal(Matrices):
 
     def _move_(self, q: Tensor, z: Tensor, scale: float) -> bool:
         """Q ← Q + cZ − QΛ. Returns whether nothing is left to polish."""
-        if not is_host(q) and not _square(q):
-            return on_device.move_(q, z if scale == 1.0 else scale * z)
-        if not is_host(q):
-            return on_device.turn_(q, on_device.exact_skew_gram(q, z, scale))
         if not _square(q):
-            return move_(q, z, scale, self._tolerance(q))
-        # Of a large matrix, a short step takes half a product less than a turn.
+            return move_(q, z, scale, self._tolerance(q)) if is_host(q) else on_device.move_(q, z, scale)
+        # Of a large matrix, a short step takes half a product less than a turn; blocks are for a CPU alone.
         if is_blocked(q) and move_(q, z, scale, self._tolerance(q), only_short=True):
             return True
         return self._turn_(q, skew_gram(q, z, scale))
