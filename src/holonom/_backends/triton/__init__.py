@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from ..._step.run import Gradients
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}  # tables.READABLE
-WARPS = {32: 1, 64: 1, 256: 2, 1024: 8, 4096: 16}  # by the lanes of a kernel for rows
-REGISTERS = 128  # of a thread that moves rows: a multiprocessor holds 16 warps with so many
+WARPS = {64: 1, 256: 2, 1024: 8, 4096: 16}  # by the lanes of a kernel for rows
+REGISTERS = {256: 128, 1024: 128}
+"""The same, where ptxas would give a thread up to 255: a multiprocessor holds 16 warps of 128."""
 ENTRY_WARPS, FINITE_WARPS, BRANCH = 1, 1, True
 MAX_DRAWS = 2  # of one launch
 Launch: TypeAlias = tuple[Any, int, tuple[Any, ...], dict[str, Any]]
@@ -184,7 +185,7 @@ class Triton(Eager):
                 arguments = chunks.table, *places, sums, self.sign, rounding, limit, radius_stride, *strides
                 of_rows = {
                     "SLACK": space.has_slack, "LANE_COUNT": chunks.lanes, "ROW_COUNT": ROWS,
-                    "num_warps": WARPS[chunks.lanes], "maxnreg": REGISTERS,
+                    "num_warps": WARPS[chunks.lanes], "maxnreg": REGISTERS.get(chunks.lanes),
                 }  # fmt: skip
                 yield step_rows, chunks.size, arguments, options | of_rows
             if table.blocks is not None:

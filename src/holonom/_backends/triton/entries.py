@@ -18,10 +18,11 @@ LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.f
 
 @triton.jit
 def take_up(agrees, ratio, s, sine, cosine, limit):
+    """Angle, sine and cosine of the weights that do not agree with theirs. Angles stay on their half of the circle."""
     at_rim = tl.abs(ratio) >= 1 - 4.76837158203125e-07
     ratio = tl.where(at_rim, tl.where(ratio < 0, -limit, limit), ratio)
     turns = arc_sine(ratio)
-    behind = tl.abs(s) > 0.25  # it stays on its half of the circle
+    behind = tl.abs(s) > 0.25
     turns = tl.where(behind, tl.where(turns < 0, -0.5, 0.5) - turns, turns)
     across = tl.sqrt(1 - ratio * ratio)
     across = tl.where(behind, -across, across)
@@ -117,7 +118,7 @@ def step_entries(
         b = tl.load(numbers + (2 * i + 1) * numbers_stride + column)
         if ((LETTERS >> (4 * i)) & 15) == 2:  # B
             a += b * tl.load(owed).to(tl.float32)
-        elif ((LETTERS >> (4 * i)) & 15) == 1 and CIRCLE and not RADII:  # A
+        elif ((LETTERS >> (4 * i)) & 15) == 1 and (CIRCLE and not RADII):  # A
             a /= 6.283185307179586 * radius
         coefficients += (a, b)  # type: ignore[assignment]
     if DECAY:
@@ -139,7 +140,7 @@ def step_entries(
             sine, cosine = sine_and_cosine(s)
             if TAKE_UP:  # holonom.constraints.Circle.adopt_: where a weight was written from outside, its angle follows
                 agrees = tl.abs(q - r * sine) <= 4.76837158203125e-07 * r + rounding * (tl.abs(r * sine) + tiny)
-                if BRANCH:
+                if BRANCH:  # in one warp the minimum is one instruction, and few weights are ever written
                     if tl.min(agrees.to(tl.int32)) == 0:
                         s, sine, cosine = take_up(agrees, q / r, s, sine, cosine, limit)
                 else:

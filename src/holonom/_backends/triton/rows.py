@@ -13,8 +13,8 @@ import triton.language as tl
 from .functions import four_normals, four_words, normal_pair, place_of, sine_and_cosine
 
 ROWS = 4  # rows of one program instance
-LANES = (32, 64, 256, 1024, 4096)
-"""Kernels exist for rows of up to four times so many entries."""
+LANES = (64, 256, 1024, 4096)
+"""Kernels exist for rows of up to four times so many entries. One of 32 lanes would be for rows of exactly 128."""
 
 
 @triton.jit
