@@ -36,13 +36,13 @@ class Recorder:
         self.kernel, self.found = kernel, found
 
     def __getitem__(self, grid):
-        def launch(*given, num_warps, **options):
+        def launch(*given, num_warps, maxnreg=None, **options):
             names = [parameter.name for parameter in self.kernel.params]
             fixed = {p.name for p in self.kernel.params if p.is_constexpr}
             arguments = dict(zip(names, given, strict=False)) | options
             assert set(arguments) == set(names)
             kinds = {n: ("constexpr", x) if n in fixed or is_one(x) else (kind(x), None) for n, x in arguments.items()}
-            self.found[self.kernel.__name__, str(kinds), num_warps] = self.kernel, names, kinds
+            self.found[self.kernel.__name__, str(kinds), num_warps, maxnreg] = self.kernel, names, kinds
 
         return launch
 
@@ -83,9 +83,10 @@ def launches():
 
 if __name__ == "__main__":
     found = launches()
-    for (_, _, num_warps), (kernel, names, kinds) in found.items():
+    for (_, _, num_warps, maxnreg), (kernel, names, kinds) in found.items():
         signature = {name: kinds[name][0] for name in names}
         fixed = {(i,): kinds[name][1] for i, name in enumerate(names) if kinds[name][0] == "constexpr"}
-        triton.compile(ASTSource(kernel, signature, fixed), target=TARGET, options={"num_warps": num_warps})
+        options = {"num_warps": num_warps, "maxnreg": maxnreg}
+        triton.compile(ASTSource(kernel, signature, fixed), target=TARGET, options=options)
     print(f"{len(found)} kernels")
     sys.exit(not found)

@@ -6,11 +6,13 @@ step that is skipped writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -21,7 +23,7 @@ from ...constraints import Circle, Free, Sphere, View
 from ...constraints.base import Constraint, inset
 from ...scheme import compile_word
 from .blocks import add_terms, run_letters, sum_products
-from .entries import LETTER, find_non_finite, step_entries
+from .entries import CHUNK, LETTER, find_non_finite, step_entries
 from .launches import Launches, count_writes
 from .rows import ROWS, step_rows
 from .tables import Table, channels_of, has_many_radii, is_capturing, lanes_for, table_of
@@ -30,8 +32,13 @@ if TYPE_CHECKING:
     from ..._step.run import Gradients
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}  # tables.READABLE
-WARPS = {32: 1, 64: 1, 256: 2, 1024: 4, 4096: 16}  # by the lanes of a kernel for rows
+WARPS = {64: 1, 256: 2, 1024: 8, 4096: 16}  # by the lanes of a kernel for rows
+REGISTERS = {256: 128, 1024: 128}
+"""The same, where ptxas would give a thread up to 255: a multiprocessor holds 16 warps of 128."""
+ENTRY_WARPS, FINITE_WARPS, BRANCH = 1, 1, True
 MAX_DRAWS = 2  # of one launch
+Launch: TypeAlias = tuple[Any, int, tuple[Any, ...], dict[str, Any]]
+"""A kernel, how many instances of it, its arguments, and those by name."""
 
 
 def fits(buckets: Sequence[Bucket], word: str, replicas: int) -> bool:
@@ -84,8 +91,9 @@ def any_non_finite(pairs: Sequence[tuple[Bucket, Gradients]]) -> Tensor:
         table.read(gradients)
         with torch.cuda.device_of(flag):  # type: ignore[no-untyped-call]
             find_non_finite[(table.entries.size,)](
-                table.entries.table, table.tensors, table.gradients, flag, TYPES[table.gradient_dtype], num_warps=2
-            )
+                table.entries.table, table.tensors, table.gradients, flag, TYPES[table.gradient_dtype], CHUNK,
+                num_warps=FINITE_WARPS,
+            )  # fmt: skip
     return flag
 
 
@@ -123,9 +131,14 @@ class Triton(Eager):
             with torch.cuda.device_of(table.tensors):  # type: ignore[no-untyped-call] # launched where parameters are
                 for part in parts:
                     takes_up, is_last = self.adopts and part is parts[0], part is parts[-1]
-                    for call in self._calls(bucket, table, part, noise.clock, polish, takes_up, is_last):
+                    found = list(self._calls(bucket, table, part, noise.clock, polish, takes_up, is_last))
+                    if not table.is_compiled:
+                        compile_together(found, table.device)
+                    for kernel, count, arguments, options in found:
+                        call = partial(kernel[(count,)], *arguments, **options)
                         self.launches.calls.append((table.tensors, call))
                         call()
+                table.is_compiled = True
         self.adopts = False
 
     def _calls(
@@ -137,9 +150,9 @@ class Triton(Eager):
         polish: bool | None,
         takes_up: bool,
         is_last: bool,
-    ) -> Iterator[Callable[[], Any]]:
+    ) -> Iterator[Launch]:
         """The launches of a part of a stage on one bucket."""
-        space = bucket.space
+        space, arguments = bucket.space, tuple[Any, ...]()
         letters, normals = codes(tuple([(op.letter, op.draw is not None) for op in ops]))
         numbers, draws, owed = table.numbers(ops, self.decay)
         skip = clock if self.skip is None else self.skip
@@ -169,12 +182,12 @@ class Triton(Eager):
             radius_stride = int(has_many_radii(space, table.radii))
             for chunks in table.rows:
                 sums = self._sums(chunks.size, energy, table)
-                yield partial(
-                    step_rows[(chunks.size,)],
-                    chunks.table, *places, sums, self.sign, rounding, limit, radius_stride,
-                    *strides, SLACK=space.has_slack, LANE_COUNT=chunks.lanes, ROW_COUNT=ROWS,
-                    num_warps=WARPS[chunks.lanes], **options,
-                )  # fmt: skip
+                arguments = chunks.table, *places, sums, self.sign, rounding, limit, radius_stride, *strides
+                of_rows = {
+                    "SLACK": space.has_slack, "LANE_COUNT": chunks.lanes, "ROW_COUNT": ROWS,
+                    "num_warps": WARPS[chunks.lanes], "maxnreg": REGISTERS.get(chunks.lanes),
+                }  # fmt: skip
+                yield step_rows, chunks.size, arguments, options | of_rows
             if table.blocks is not None:
                 yield from self._calls_on_blocks(table, space, places, (rounding, limit, radius_stride), options)
         else:
@@ -183,13 +196,13 @@ class Triton(Eager):
             radius = float(space.radius) if circle and not several else 1.0  # type: ignore[attr-defined]
             limit = 1 - inset(space.margin, bucket.precision) if circle else 1.0  # type: ignore[attr-defined]
             sums = self._sums(table.entries.size, energy, table)
-            yield partial(
-                step_entries[(table.entries.size,)],
-                table.entries.table, *places, sums, self.sign, radius, limit, rounding,
-                torch.finfo(bucket.precision).tiny, *strides, CIRCLE=circle, RADII=several,
-                FINISH=is_last and polish is not None,
-                num_warps=8 if normals else 4, **options,
-            )  # fmt: skip
+            tiny = torch.finfo(bucket.precision).tiny
+            arguments = table.entries.table, *places, sums, self.sign, radius, limit, rounding, tiny, *strides
+            of_entries = {
+                "CIRCLE": circle, "RADII": several, "FINISH": is_last and polish is not None, "SIZE": CHUNK,
+                "BRANCH": BRANCH, "num_warps": ENTRY_WARPS or (8 if normals else 4),
+            }  # fmt: skip
+            yield step_entries, table.entries.size, arguments, options | of_entries
 
     def _calls_on_blocks(
         self,
@@ -198,7 +211,7 @@ class Triton(Eager):
         places: Sequence[Tensor],
         numbers_of_space: tuple[float, float, int],
         options: dict[str, Any],
-    ) -> Iterator[Callable[[], Any]]:
+    ) -> Iterator[Launch]:
         """The launches of a stage on rows that are too long for one program instance."""
         assert table.blocks is not None
         tensors, gradients, numbers, draws, owed, seeds, clock, skip = places
@@ -208,19 +221,14 @@ class Triton(Eager):
         of_letters = ("LETTERS", "NORMALS", "LENGTH", "MOMENTUM", "DECAY", "SKIP", "ENERGY", "TAKE_UP")
         of_chunks = {name: options[name] for name in ("MOMENTUM", "FORCE", "WEIGHT", "GRADIENT")}
         of_chunks["DRAWS"] = max(options["NORMALS"] >> 4 * i & 15 for i in range(options["LENGTH"] or 1))
-        yield partial(
-            sum_products[(len(chunks),)], chunks, tensors, gradients, draws, seeds, clock, products, strides[1],
-            num_warps=8, **of_chunks,
-        )  # fmt: skip
-        yield partial(
-            run_letters[(len(blocks),)], blocks, tensors, numbers, draws, owed, seeds, clock, skip, products, terms,
-            energies, self.sign, *numbers_of_space, *strides, SLACK=space.has_slack, num_warps=4,
-            **{name: options[name] for name in of_letters},
-        )  # fmt: skip
-        yield partial(
-            add_terms[(len(chunks),)], chunks, tensors, gradients, draws, seeds, clock, skip, terms, strides[1],
-            SKIP=options["SKIP"], num_warps=8, **of_chunks,
-        )  # fmt: skip
+        arguments = chunks, tensors, gradients, draws, seeds, clock
+        yield sum_products, len(chunks), (*arguments, products, strides[1]), {**of_chunks, "num_warps": 8}
+        yield run_letters, len(blocks), (
+            blocks, tensors, numbers, draws, owed, seeds, clock, skip, products, terms, energies, self.sign,
+            *numbers_of_space, *strides,
+        ), {**{name: options[name] for name in of_letters}, "SLACK": space.has_slack, "num_warps": 4}  # fmt: skip
+        of_chunks["SKIP"] = options["SKIP"]
+        yield add_terms, len(chunks), (*arguments, skip, terms, strides[1]), {**of_chunks, "num_warps": 8}
 
     def _sums(self, count: int, energy: bool, table: Table) -> Tensor:
         """What program instances write their sums of p² to; any tensor where they write none."""
@@ -241,6 +249,17 @@ class Triton(Eager):
     def end(self, skip: Tensor | None) -> None:
         count_writes(self.buckets)
         self.buckets[0].kept["launches"] = self.launches
+
+
+def compile_together(launches: Sequence[Launch], device: torch.device) -> None:
+    """Compile the kernels of these launches in threads; Triton would compile one after another when it launches them.
+
+    Triton 3.3 and 3.4 have no such mode, and its interpreter has nothing to compile.
+    """
+    if len(launches) > 1 and device.type == "cuda" and hasattr(triton, "AsyncCompileMode"):
+        with ThreadPoolExecutor() as threads, triton.AsyncCompileMode(threads):
+            for kernel, count, arguments, options in launches:
+                kernel.warmup(*arguments, grid=(count,), **options)
 
 
 def split(ops: Sequence[Ready]) -> list[list[Ready]]:

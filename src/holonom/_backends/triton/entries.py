@@ -11,9 +11,22 @@ import triton.language as tl
 
 from .functions import angle_of, arc_sine, four_normals, place_of, sine_and_cosine
 
-CHUNK = 1024  # entries of one program instance: 256 blocks of four normals
+CHUNK = 512  # entries of one program instance: 128 blocks of four normals
 LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.fromkeys("CDF", 3)
 """The code of a letter. C, D and F are O with other coefficients."""
+
+
+@triton.jit
+def take_up(agrees, ratio, s, sine, cosine, limit):
+    """Angle, sine and cosine of the weights that do not agree with theirs. Angles stay on their half of the circle."""
+    at_rim = tl.abs(ratio) >= 1 - 4.76837158203125e-07
+    ratio = tl.where(at_rim, tl.where(ratio < 0, -limit, limit), ratio)
+    turns = arc_sine(ratio)
+    behind = tl.abs(s) > 0.25
+    turns = tl.where(behind, tl.where(turns < 0, -0.5, 0.5) - turns, turns)
+    across = tl.sqrt(1 - ratio * ratio)
+    across = tl.where(behind, -across, across)
+    return tl.where(agrees, s, turns), tl.where(agrees, sine, ratio), tl.where(agrees, cosine, across)
 
 
 @triton.jit
@@ -47,6 +60,8 @@ def step_entries(
     ENERGY: tl.constexpr,
     FINISH: tl.constexpr,
     TAKE_UP: tl.constexpr,
+    BRANCH: tl.constexpr,
+    SIZE: tl.constexpr,
     PERMUTED: tl.constexpr,
     WEIGHT: tl.constexpr,
     GRADIENT: tl.constexpr,
@@ -81,9 +96,12 @@ def step_entries(
         inner = tl.load(entry + 10)
         period = tl.load(entry + 11)
     column = tl.where(numbers_stride > 1, replica, 0)
-    lanes = tl.arange(0, 256)
+    lanes = tl.arange(0, SIZE // 4)
+    inner = lanes // 32 * 128 + lanes % 32
+    low = tl.maximum(before - start, 0).to(tl.int32)  # what the chunk has of the tensor
+    high = tl.minimum(count - start, SIZE).to(tl.int32)
     if SKIP:
-        count = tl.where(tl.load(skip) != 0, 0, count)
+        high = tl.where(tl.load(skip) != 0, 0, high)
     if NORMALS > 0:
         seed = tl.load(seeds + replica * seeds_stride)
         step = tl.load(clock)
@@ -94,10 +112,21 @@ def step_entries(
             second = four_normals(seed, step, block, stream + 1, tl.load(draws))
         elif NORMALS >= 0:  # two draws at most: a stage with more takes several launches
             second = four_normals(seed, step, block, stream, tl.load(draws + 1))
+    coefficients = ()  # loaded once: the compiler cannot know that stores leave them alone
+    for i in tl.static_range(LENGTH):
+        a = tl.load(numbers + 2 * i * numbers_stride + column)
+        b = tl.load(numbers + (2 * i + 1) * numbers_stride + column)
+        if ((LETTERS >> (4 * i)) & 15) == 2:  # B
+            a += b * tl.load(owed).to(tl.float32)
+        elif ((LETTERS >> (4 * i)) & 15) == 1 and (CIRCLE and not RADII):  # A
+            a /= 6.283185307179586 * radius
+        coefficients += (a, b)  # type: ignore[assignment]
+    if DECAY:
+        decay = tl.load(numbers + 2 * LENGTH * numbers_stride + column)
     energy = 0.0
     for w in tl.static_range(4):
-        at = start + (lanes // 32) * 128 + lanes % 32 + 32 * w
-        mask = (at >= before) & (at < count)
+        mask = (inner + 32 * w >= low) & (inner + 32 * w < high)
+        at = start + inner + 32 * w
         r = radius
         if RADII:
             r = tl.load(r_at + (shift + at) // inner % period, mask, 1.0)
@@ -110,36 +139,30 @@ def step_entries(
             s = tl.load(s_at + at, mask, 0.0)
             sine, cosine = sine_and_cosine(s)
             if TAKE_UP:  # holonom.constraints.Circle.adopt_: where a weight was written from outside, its angle follows
-                allowed = 4.76837158203125e-07 * r + rounding * (tl.abs(r * sine) + tiny)
-                agrees = tl.abs(q - r * sine) <= allowed
-                ratio = q / r
-                at_rim = tl.abs(ratio) >= 1 - 4.76837158203125e-07
-                ratio = tl.where(at_rim, tl.where(ratio < 0, -limit, limit), ratio)
-                turns = arc_sine(ratio)
-                behind = tl.abs(s) > 0.25  # it stays on its half of the circle
-                turns = tl.where(behind, tl.where(turns < 0, -0.5, 0.5) - turns, turns)
-                across = tl.sqrt(1 - ratio * ratio)
-                s = tl.where(agrees, s, turns)
-                sine = tl.where(agrees, sine, ratio)
-                cosine = tl.where(agrees, cosine, tl.where(behind, -across, across))
+                agrees = tl.abs(q - r * sine) <= 4.76837158203125e-07 * r + rounding * (tl.abs(r * sine) + tiny)
+                if BRANCH:  # in one warp the minimum is one instruction, and few weights are ever written
+                    if tl.min(agrees.to(tl.int32)) == 0:
+                        s, sine, cosine = take_up(agrees, q / r, s, sine, cosine, limit)
+                else:
+                    s, sine, cosine = take_up(agrees, q / r, s, sine, cosine, limit)
         if FORCE:
             f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
             if DECAY:
-                f += tl.load(numbers + 2 * LENGTH * numbers_stride + column) * q
+                f += decay * q
         for i in tl.static_range(LENGTH):
-            a = tl.load(numbers + 2 * i * numbers_stride + column)
-            b = tl.load(numbers + (2 * i + 1) * numbers_stride + column)
+            a, b = coefficients[2 * i], coefficients[2 * i + 1]
             if ((NORMALS >> (4 * i)) & 15) == 1:
                 z = first[w]
             elif ((NORMALS >> (4 * i)) & 15) == 2:
                 z = second[w]
             if ((LETTERS >> (4 * i)) & 15) == 1:  # A
-                if CIRCLE:
+                if RADII:
                     s += a / (6.283185307179586 * r) * p
+                elif CIRCLE:
+                    s += a * p
                 else:
                     q += a * p
             elif ((LETTERS >> (4 * i)) & 15) == 2:  # B
-                a += b * tl.load(owed).to(tl.float32)
                 if CIRCLE:
                     p -= a * (cosine * f)
                 else:
@@ -181,12 +204,12 @@ def step_entries(
 
 
 @triton.jit
-def find_non_finite(chunks, tensors, gradients, flag, GRADIENT: tl.constexpr):
+def find_non_finite(chunks, tensors, gradients, flag, GRADIENT: tl.constexpr, SIZE: tl.constexpr):
     """Set the flag if an entry of a gradient is NaN or infinite."""
     chunk = tl.program_id(0).to(tl.int64)
     tensor = tl.load(chunks + 3 * chunk)
     count = tl.load(tensors + 12 * tensor + 4)
-    at = tl.load(chunks + 3 * chunk + 2) + tl.arange(0, 1024)
+    at = tl.load(chunks + 3 * chunk + 2) + tl.arange(0, SIZE)
     g_at = tl.load(gradients + tensor).to(tl.pointer_type(GRADIENT)) + tl.load(chunks + 3 * chunk + 1) * count
     here = (at >= tl.load(tensors + 12 * tensor + 9)) & (at < count)
     g = tl.load(g_at + at, here, 0.0).to(tl.float32)

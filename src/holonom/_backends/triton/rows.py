@@ -10,11 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .functions import four_normals, place_of
+from .functions import four_normals, four_words, normal_pair, place_of, sine_and_cosine
 
 ROWS = 4  # rows of one program instance
-LANES = (32, 64, 256, 1024, 4096)
-"""Kernels exist for rows of up to four times so many entries."""
+LANES = (64, 256, 1024, 4096)
+"""Kernels exist for rows of up to four times so many entries. One of 32 lanes would be for rows of exactly 128."""
 
 
 @triton.jit
@@ -36,10 +36,22 @@ def dot(x0, x1, x2, x3, y0, y1, y2, y3):
 @triton.jit
 def normal_at(seed, step, index, stream, draw):
     """The normal of one entry."""
-    lane = tl.arange(0, 1)
-    a, b, c, d = four_normals(seed, step, index // 128 * 32 + index % 32 + lane, stream, draw)
+    a, b, c, d = four_words(seed, step, index // 128 * 32 + index % 32, stream, draw)
     w = index // 32 % 4
-    return tl.sum(tl.where(w == 0, a, tl.where(w == 1, b, tl.where(w == 2, c, d))))
+    first, second = normal_pair(tl.where(w < 2, a, c), tl.where(w < 2, b, d))
+    return tl.where(w % 2 == 0, first, second)
+
+
+@triton.jit
+def four_places(row, at, length, channels, PERMUTED: tl.constexpr):
+    """Where entries ``at``, ``at`` + 32, … of a row are. Constants that are added to addresses cost nothing."""
+    if PERMUTED:
+        first, second = row + place_of(at, length, channels), row + place_of(at + 32, length, channels)
+        third, fourth = row + place_of(at + 64, length, channels), row + place_of(at + 96, length, channels)
+    else:
+        first = row + at
+        second, third, fourth = first + 32, first + 64, first + 96
+    return first, second, third, fourth
 
 
 @triton.jit
@@ -87,10 +99,9 @@ def step_rows(
     entry = tensors + 12 * tensor
     count = tl.load(entry + 4)
     stream = 2 * tl.load(entry + 5)
-    length = tl.load(entry + 6)
+    length = tl.load(entry + 6).to(tl.int32)  # at most 4·LANE_COUNT
     rows = count // length
-    if PERMUTED:
-        channels = tl.load(entry + 7)
+    channels = tl.load(entry + 7).to(tl.int32)
     q_at = tl.load(entry).to(tl.pointer_type(WEIGHT)) + replica * count
     p_at = tl.load(entry + 1).to(tl.pointer_type(tl.float32)) + replica * count
     s_at = tl.load(entry + 2).to(tl.pointer_type(tl.float32)) + replica * rows
@@ -107,40 +118,40 @@ def step_rows(
         decay = tl.load(numbers + 2 * LENGTH * numbers_stride + column)
     energy = 0.0
     lanes = tl.arange(0, LANE_COUNT)
-    inner = (lanes // 32) * 128 + lanes % 32
+    width = length.to(tl.uint32)
     while row < last:
-        first = row * length // 128 * 128
-        at = first + inner
-        begin, end = row * length, (row + 1) * length
-        m0 = (at >= begin) & (at < end)
-        m1 = (at + 32 >= begin) & (at + 32 < end)
-        m2 = (at + 64 >= begin) & (at + 64 < end)
-        m3 = (at + 96 >= begin) & (at + 96 < end)
-        w0, w1, w2, w3 = at, at + 32, at + 64, at + 96
-        if PERMUTED:
-            w0, w1 = place_of(w0, length, channels), place_of(w1, length, channels)
-            w2, w3 = place_of(w2, length, channels), place_of(w3, length, channels)
+        begin = row * length
+        first = begin // 128 * 128
+        # Numbers within the row take 32 bits; those before it are large without a sign, so one comparison is enough.
+        at = lanes // 32 * 128 + lanes % 32 - (begin - first).to(tl.int32)
+        m0 = at.to(tl.uint32, bitcast=True) < width
+        m1 = (at + 32).to(tl.uint32, bitcast=True) < width
+        m2 = (at + 64).to(tl.uint32, bitcast=True) < width
+        m3 = (at + 96).to(tl.uint32, bitcast=True) < width
         r = tl.load(r_at + (replica * rows + row) * radius_stride)
-        q0 = tl.load(q_at + w0, m0, 0.0).to(tl.float32)
-        q1 = tl.load(q_at + w1, m1, 0.0).to(tl.float32)
-        q2 = tl.load(q_at + w2, m2, 0.0).to(tl.float32)
-        q3 = tl.load(q_at + w3, m3, 0.0).to(tl.float32)
+        w0, w1, w2, w3 = four_places(q_at + begin, at, length, channels, PERMUTED)
+        q0 = tl.load(w0, m0, 0.0).to(tl.float32)
+        q1 = tl.load(w1, m1, 0.0).to(tl.float32)
+        q2 = tl.load(w2, m2, 0.0).to(tl.float32)
+        q3 = tl.load(w3, m3, 0.0).to(tl.float32)
         s = 0.0
         t = 0.0
         if MOMENTUM:
-            p0 = tl.load(p_at + at, m0, 0.0)
-            p1 = tl.load(p_at + at + 32, m1, 0.0)
-            p2 = tl.load(p_at + at + 64, m2, 0.0)
-            p3 = tl.load(p_at + at + 96, m3, 0.0)
+            v0, v1, v2, v3 = four_places(p_at + begin, at, length, channels, False)
+            p0 = tl.load(v0, m0, 0.0)
+            p1 = tl.load(v1, m1, 0.0)
+            p2 = tl.load(v2, m2, 0.0)
+            p3 = tl.load(v3, m3, 0.0)
         if SLACK:
             s = tl.load(s_at + row)
             if MOMENTUM:
                 t = tl.load(t_at + row)
         if FORCE:
-            f0 = sign * tl.load(g_at + w0, m0, 0.0).to(tl.float32)
-            f1 = sign * tl.load(g_at + w1, m1, 0.0).to(tl.float32)
-            f2 = sign * tl.load(g_at + w2, m2, 0.0).to(tl.float32)
-            f3 = sign * tl.load(g_at + w3, m3, 0.0).to(tl.float32)
+            f0, f1, f2, f3 = four_places(g_at + begin, at, length, channels, PERMUTED)
+            f0 = sign * tl.load(f0, m0, 0.0).to(tl.float32)
+            f1 = sign * tl.load(f1, m1, 0.0).to(tl.float32)
+            f2 = sign * tl.load(f2, m2, 0.0).to(tl.float32)
+            f3 = sign * tl.load(f3, m3, 0.0).to(tl.float32)
             if DECAY:
                 f0 += decay * q0
                 f1 += decay * q1
@@ -201,21 +212,23 @@ def step_rows(
                 speed2 += t * t
                 omega = tl.sqrt(speed2) / r
                 angle = omega * a
-                cosine = tl.cos(angle)
+                turns = angle * 0.15915494309189535
+                sine, cosine = sine_and_cosine(turns - tl.floor(turns + 0.5))
                 small = tl.abs(angle) < 1e-3
-                ratio = tl.sin(angle) / tl.where(small, 1.0, angle)
+                ratio = sine / tl.where(small, 1.0, angle)
                 sine = a * tl.where(small, 1 - angle * angle / 6, ratio)  # sin(ωh)/ω
                 size2 = (
                     cosine * cosine * (squares + s * s) + 2 * cosine * sine * (across + s * t) + sine * sine * speed2
                 )
                 scale = r / tl.sqrt(size2)
+                along, ahead = scale * cosine, scale * sine
                 back = omega * omega * sine
                 u0, u1, u2, u3, u = q0, q1, q2, q3, s
-                q0 = scale * (cosine * u0 + sine * p0)
-                q1 = scale * (cosine * u1 + sine * p1)
-                q2 = scale * (cosine * u2 + sine * p2)
-                q3 = scale * (cosine * u3 + sine * p3)
-                s = scale * (cosine * u + sine * t)
+                q0 = along * u0 + ahead * p0
+                q1 = along * u1 + ahead * p1
+                q2 = along * u2 + ahead * p2
+                q3 = along * u3 + ahead * p3
+                s = along * u + ahead * t
                 p0 = cosine * p0 - back * u0
                 p1 = cosine * p1 - back * u1
                 p2 = cosine * p2 - back * u2
@@ -263,17 +276,17 @@ def step_rows(
                 q2 *= scale
                 q3 *= scale
                 s *= scale
-        tl.store(q_at + w0, q0.to(WEIGHT), m0)
-        tl.store(q_at + w1, q1.to(WEIGHT), m1)
-        tl.store(q_at + w2, q2.to(WEIGHT), m2)
-        tl.store(q_at + w3, q3.to(WEIGHT), m3)
+        tl.store(w0, q0.to(WEIGHT), m0)
+        tl.store(w1, q1.to(WEIGHT), m1)
+        tl.store(w2, q2.to(WEIGHT), m2)
+        tl.store(w3, q3.to(WEIGHT), m3)
         if SLACK:
             tl.store(s_at + row, s)
         if MOMENTUM:
-            tl.store(p_at + at, p0, m0)
-            tl.store(p_at + at + 32, p1, m1)
-            tl.store(p_at + at + 64, p2, m2)
-            tl.store(p_at + at + 96, p3, m3)
+            tl.store(v0, p0, m0)
+            tl.store(v1, p1, m1)
+            tl.store(v2, p2, m2)
+            tl.store(v3, p3, m3)
             if SLACK:
                 tl.store(t_at + row, t)
             if ENERGY:
