@@ -122,11 +122,13 @@ class Bucket:
 
     def _land(self, blocks: Iterable[Tensor]) -> None:
         """Weights that were written from outside need not be on the manifold that a step is projected on."""
-        for claim, x, radius in zip(self.claims, blocks, self._each_radius(), strict=True):
-            try:
+        name = ""
+        try:
+            for claim, x, radius in zip(self.claims, blocks, self._each_radius(), strict=True):
+                name = claim.name
                 x.copy_(nearest(self.space, x, radius, EDITED))
-            except (ConstraintError, ProjectionError) as error:
-                raise type(error)(f"'{claim.name}': {error}") from error
+        except (ConstraintError, ProjectionError) as error:
+            raise type(error)(f"'{name}': {error}") from error
 
     def finish(self, lr: Scalar, dropped: Scalar) -> None:
         """After the optimizer's step: move the weights to their space."""

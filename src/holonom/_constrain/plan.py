@@ -78,11 +78,10 @@ class Plan:
         """Before the optimizer's step. What is wrong here with weights is told to other ranks by :meth:`finish`."""
         self._refused = {}
         for number, bucket in enumerate(self.buckets):
-            try:
-                bucket.start()
-            except Exception as error:
-                if self._told is None:
-                    raise
+            error = _started(bucket)
+            if error is not None and self._told is None:
+                raise error
+            if error is not None:
                 self._refused[number] = error
         for own in (*self.spheres, *(own for several in self.owned for own in several.shards)):
             own.start()
@@ -121,6 +120,14 @@ class Plan:
 def _raises(claim: Claim, device: torch.device) -> bool:
     """Whether a step that cannot be projected raises at once. Results on a device are not read, unless by a search."""
     return claim.searches or (claim.space.traits.can_fail and device.type == "cpu")
+
+
+def _started(bucket: Bucket) -> Exception | None:
+    try:
+        bucket.start()
+    except Exception as error:
+        return error
+    return None
 
 
 def _finished(bucket: Bucket, lr: Scalar, dropped: Scalar) -> Exception | None:
