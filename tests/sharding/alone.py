@@ -1,8 +1,9 @@
-"""A mesh of one rank: as it is, where nothing is cut, and cut as larger meshes cut, so that one rank sends to itself."""
+"""A mesh of one rank: as it is, where nothing is cut; or cut as larger meshes cut, so that one rank sends to itself."""
 
 import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from holonom._constrain import cuts
 from holonom._sharding import shards
@@ -34,3 +35,15 @@ def cut_(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holonom._sharding.kinds.block_piece", lambda space, piece: None)
     crossed = property(lambda cut: tuple(d for d in cut.piece.dims if cut.reach[d] > 1))
     monkeypatch.setattr(cuts.Cut, "crossed", crossed)
+
+
+class Calls(TorchDispatchMode):
+    """The names of the operations that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(function.__name__.split(".")[0])
+        return function(*args, **(kwargs or {}))

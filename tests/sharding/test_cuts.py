@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from holonom._constrain.cuts import Cut
 from holonom._constrain.exchange import owners_of
 from holonom._sharding.spheres import Blocks
 from holonom.constraints import Circle, Orthogonal, Sphere
 from holonom.constraints.views import View
+
+from .alone import Calls
 
 
 @dataclass
@@ -57,18 +58,6 @@ def test_sums_of_parts_are_sums_of_blocks(name):
                     total[section.blocks] += section.sums(cut.piece.of(x), cut.piece.of(x))
             torch.testing.assert_close(space.by_block(total), expected)
             torch.testing.assert_close(space.by_dimension(space.by_block(total), cut.grid), total)
-
-
-class Calls(TorchDispatchMode):
-    """The names of the operations that are called."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.add(function.__name__.split(".")[0])
-        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,7 +9,9 @@ from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import holonom
+from holonom._constrain.exchange import Exchange
 from holonom._sharding.collectives import counted
+from holonom._sharding.shards import local, piece_of
 from holonom._step import run
 from holonom.constraints import Orthogonal, Sphere
 from tests.contract.cases import CASES, Case
@@ -80,6 +82,17 @@ def test_a_projection_without_a_root_is_found_as_on_a_device(mesh):
     assert backend.lost(skip)
     backend.parts.clear()  # nothing of the group is here
     assert not backend.lost(skip)
+
+
+def test_owners_send_matrices_back_without_the_host(cut):
+    """Numbers or indices that the host makes are copied to a device at every step."""
+    p = distribute_tensor(torch.arange(24.0).reshape(6, 4), cut, [Shard(0)])
+    exchange = Exchange([piece_of(p)] * 2, [1.0, 2.0])
+    with alone.Calls() as calls:
+        wholes = exchange.gather([[local(p)], [2 * local(p)]])
+        shards, flags = exchange.scatter({i: own for i, (own,) in wholes.items()}, {1}, local(p))
+    assert calls.names.isdisjoint({"lift_fresh", "index_put_", "_local_scalar_dense", "equal"}), calls.names
+    torch.testing.assert_close([*shards, *flags], [local(p), 2 * local(p), torch.tensor(0.0), torch.tensor(1.0)])
 
 
 @pytest.mark.parametrize("space", [Orthogonal(), Sphere("initial", per="matrix")], ids=["orthogonal", "matrices"])
