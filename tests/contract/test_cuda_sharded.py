@@ -23,9 +23,15 @@ from tests.sharding import alone, kernels
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 SPACES = {"free": None, "circle": Circle(1.0), "sphere": Sphere(3.0), "orthogonal": Orthogonal()}
-CUT = {"sphere": Sphere(3.0), "matrices": Sphere(3.0, per="matrix"), "orthogonal": Orthogonal()}
+CUT = {
+    "sphere": Sphere(3.0), "matrices": Sphere(3.0, per="matrix"), "orthogonal": Orthogonal(),
+    "radius on the host": Sphere(torch.tensor(3.0), per="matrix"),
+}  # fmt: skip
 SPACES |= CUT
-HELD = {"matrices": Sphere("initial", per="matrix"), "orthogonal": Orthogonal()}
+HELD = {
+    "matrices": Sphere("initial", per="matrix"), "orthogonal": Orthogonal(),
+    "radius on the host": Sphere(torch.tensor(3.0), slack=False, per="matrix"),
+}  # fmt: skip
 SHAPES = ((20, 12), (16, 16))
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .._step.buckets import SIZES, State
 from .._step.integrate import Phase, Scalar, add_scaled_
-from .._torch import copy_
+from .._torch import copy_, version
 from ..constraints import Constraint, Sphere
 from ..constraints.base import Traits, inset, rounding
 from .collectives import Groups, reduced
@@ -209,6 +209,7 @@ class SummedBucket(LocalBucket):
         self.space = SummedSphere.of(space, self.blocks)
         self.constrained, self.constrained_ids = [], []  # edits are seen by their norms, on all ranks alike
         self._replica_dims = 0
+        self._radii: tuple[int, int, Tensor] | None = None  # of a radius that is a tensor, as it was
         self.origin: tuple[SummedBucket, list[int]] = self, list(range(len(given)))
 
     def _part(self, where: list[int]) -> SummedBucket:
@@ -246,8 +247,11 @@ class SummedBucket(LocalBucket):
         radius: Any = self.whole_space.radius  # type: ignore[attr-defined]
         if not isinstance(radius, Tensor):
             return float(radius)
-        values = radius.to(self.device, self.dtype)
-        return torch.cat([values.expand(n) if values.ndim == 0 else values.reshape(-1) for n in self.blocks.counts])
+        if self._radii is None or self._radii[:2] != (id(radius), version(radius)):
+            values = radius.to(self.device, self.dtype)  # a copy from the host waits for the device
+            each = [values.expand(n) if values.ndim == 0 else values.reshape(-1) for n in self.blocks.counts]
+            self._radii = id(radius), version(radius), torch.cat(each)
+        return self._radii[2]
 
     def squares(self) -> Tensor:
         """x·x of every block without slack, as far as its entries are here."""
