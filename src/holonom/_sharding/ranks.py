@@ -290,7 +290,7 @@ class Ranks:
             check([Work(one.group, gathered_buckets(one), None) for one in work])
         except Exception as error:
             problem = error
-        flag = torch.tensor(float(problem is not None), dtype=torch.float64, device=device)
+        flag = torch.full((), float(problem is not None), dtype=torch.float64, device=device)
         (total,) = reduced([(flag, self.everyone)])
         if problem is not None or (device.type == "cpu" and bool(total)):
             for member in self.members():
