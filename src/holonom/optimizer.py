@@ -243,10 +243,11 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
                 if bucket is not None:
                     moving.append(bucket)
                     gradients.append(Gradients(found if bucket is whole else (g for g in found if g is not None)))
-            spread = None
+            spread, told = None, ()
             if self._ranks is not None:
                 spread = self._ranks.spread(group, [p for p in group["params"] if p.grad is not None and p.numel()])
-            work.append(Work(group, moving, gradients, spread))
+                told = self._ranks.told(group)
+            work.append(Work(group, moving, gradients, spread, told))
         return work
 
     def _integrate(self, work: list[Work], advance: Callable[..., Tensor | None]) -> None:
@@ -277,7 +278,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
         self._look_at_edits(work)
 
     def _check(self, work: list[Work]) -> None:
-        for _, buckets, gradients, _ in work:
+        for _, buckets, gradients, *_ in work:
             for number, bucket in enumerate(buckets):
                 if bucket.refresh():
                     edits.refuse_moved(bucket, self._kinds)

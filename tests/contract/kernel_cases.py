@@ -15,6 +15,7 @@ SPACES = {"free": None, "circle": Circle(0.7), "sphere": Sphere(9.0), "fixed sph
 WORDS = ("L", "M", "OBA", "BAOAB", "ABO", "BAAOAAB", "BACDEDCAB", "BAFEFAB")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = {"free": ((30, 50), (7,), ()), "circle": ((30, 50), (7,), (3,))}
+UNFIT = 77  # the exit status of a process whose interpreter cannot run kernels: interpreter.py
 ROWS = ((30, 50), (7, 700), (3, 3072), (2, 17_000))  # kernels of each kind: the last are too long for one instance
 
 

@@ -10,10 +10,12 @@ import torch
 
 from holonom._step import run
 
+from .interpreter import leave_if_unfit
 from .kernel_cases import BLOCKS, HOLDS, differences, limits, run_blocks, run_changes, run_hold, run_permuted, run_steps
 from .kernel_checks import CHECKS
 
 if __name__ == "__main__":
+    leave_if_unfit()
     run.KERNEL_DEVICES.add("cpu")
     failed = []
     chosen = [

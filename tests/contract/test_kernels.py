@@ -19,6 +19,7 @@ from holonom.constraints import Circle, Free, Orthogonal, Sphere
 from .kernel_cases import (
     BLOCKS,
     HOLDS,
+    UNFIT,
     differences,
     limits,
     run_blocks,
@@ -122,27 +123,27 @@ def test_a_skipped_step_is_known_where_a_group_has_its_clock():
 def test_kernels_do_what_the_reference_does_on_a_cpu():
     """Triton's interpreter runs the same code, slowly; a few cases."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    run_module("kernel_interpreted", environment)
+    run_module(f"{__package__}.kernel_interpreted", environment)
 
 
 @needs_triton
 def test_kernels_move_shards_as_whole_tensors_on_a_cpu():
     """Two ranks; their parts begin anywhere in a tile of noise."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command, root = [sys.executable, "-m", "tests.sharding.kernels", "cpu"], Path(__file__).parents[2]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_module("tests.sharding.kernels", environment, "cpu")
 
 
 @needs_triton
 def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    run_module("kernel_compile", environment)
+    run_module(f"{__package__}.kernel_compile", environment)
 
 
-def run_module(name, environment):
-    command, root = [sys.executable, "-m", f"{__package__}.{name}"], Path(__file__).parents[2]
+def run_module(name, environment, *arguments):
+    command, root = [sys.executable, "-m", name, *arguments], Path(__file__).parents[2]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=1200, check=False)
+    if done.returncode == UNFIT:
+        pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 import holonom
+from holonom._sharding.collectives import counted
 from holonom.constraints import Circle, LevelSet, Orthogonal, Sphere
 from holonom.errors import ConstraintError, EnsembleError, PartitionError
 
@@ -156,6 +157,36 @@ def failing_steps():
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         found.append(step_error(opt))
+    return found
+
+
+def edited_weights():
+    """The errors of steps after NaN was written into weights: plain ones of one rank, and a matrix of one owner.
+
+    And what a step sends where spheres take a sum and plain matrices may fail.
+    """
+    from torch.distributed.tensor import Shard
+
+    found = []
+    for name in ("stack", "a", "b"):
+        model = Small(mesh_of((2,)), [Shard(0)], dist.get_rank())
+        model.stack = nn.Parameter(torch.eye(4).repeat(2, 1, 1))  # plain
+        opt = torch.optim.SGD(model.parameters(), 0.1)
+        space = Sphere("initial", per="matrix") if name == "a" else Orthogonal()
+        rules = [(("a.weight", "b.weight"), space), ("stack", Orthogonal(view="batch"))]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            holonom.constrain(opt, model, rules, "tangent")
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        with counted() as sent:
+            opt.step()
+        with torch.no_grad():
+            if name == "b":
+                model.b.weight.mul_(torch.nan)
+            elif dist.get_rank() == 1:
+                model.stack[0, 0, 0] = torch.nan
+        found.append((sent.calls["all_reduce"], step_error(opt), step_error(opt)))
     return found
 
 

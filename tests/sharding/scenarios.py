@@ -166,10 +166,31 @@ def bad_steps() -> Found:
     found["no root"] = message(opt.step)
     found["no root changed nothing"] = torch.equal(p.full_tensor(), before)
 
+    found["no root of plain weights"] = plain_without_root()
+
     p, opt = prepared()
     p.grad = distribute_tensor(torch.zeros(6, 4), p.device_mesh, [Replicate()])
     found["gradient placed otherwise"] = message(opt.step)
     return found | different_steps() | bad_projections()
+
+
+def plain_without_root() -> list[str]:
+    """Of a group without DTensors beside one with them: two steps that one rank cannot project, and one that all can.
+
+    At the last one a gradient is missing on one rank.
+    """
+    shared, plain = placed((6, 4), Shard(0)), nn.Parameter(torch.eye(4))
+    groups = [{"params": [("plain", plain)], "constraint": Orthogonal()}, {"params": [("shared", shared)]}]
+    opt, found = Langevin(groups, 0.1, seed=0), []
+    shared.grad = torch.zeros_like(shared.detach())
+    for size in (1e6, 1e6, 0.1, None):
+        own = 1e6 if size == 1e6 and dist.get_rank() else 0.1
+        plain.grad = own * torch.randn(4, 4) if size or dist.get_rank() else None
+        before = [plain.detach().clone(), shared.full_tensor()]
+        found.append(message(opt.step))
+        moved = not all(torch.equal(*pair) for pair in zip(before, (plain.detach(), shared.full_tensor()), strict=True))
+        found[-1] += " moved" * moved
+    return found
 
 
 def different_steps() -> Found:

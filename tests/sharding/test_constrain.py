@@ -13,7 +13,7 @@ import holonom
 from . import networks, saved
 from .held import BLOCKS, SPACES, Case, run, run_all, run_apart
 from .ranks import run as on_ranks
-from .refusals import REFUSED, ensembles, failing_function, failing_steps, level_set_warnings, refused
+from .refusals import REFUSED, edited_weights, ensembles, failing_function, failing_steps, level_set_warnings, refused
 
 pytestmark = [
     pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs torch with gloo"),
@@ -85,6 +85,7 @@ def two_ranks():
         "cases": found,
         "refused": {name: refused(spoil) for name, (spoil, *_) in REFUSED.items()},
         "failing": failing_steps(),
+        "edited": edited_weights(),
         "function": failing_function(),
         "said": level_set_warnings(),
         "ensembles": ensembles(),
@@ -140,6 +141,16 @@ def test_a_step_that_one_rank_cannot_take_is_an_error_on_all(two):
     assert all("'a.weight'" in text for text in owners), owners
     assert "another rank" in holders[0], holders
     assert "'stack': no root" in holders[1], holders
+
+
+def test_weights_of_one_rank_that_became_nan_are_an_error_on_all(two):
+    """Of plain weights by the reduction that sums of spheres take; of an owner's, with the weights it sends."""
+    for number, name in enumerate(("stack", "stack", "b.weight")):
+        sent, *said = zip(*(found["edited"][number] for found in two), strict=True)
+        assert sent == (1, 1)
+        for both in said:
+            assert sum("another rank" in text for text in both) == 1, both
+            assert sum(f"'{name}'" in text and "hold NaN" in text for text in both) == 1, both
 
 
 def test_an_error_of_a_level_sets_function_on_its_owner_is_one_on_all(two):

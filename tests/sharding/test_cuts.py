@@ -9,8 +9,11 @@ import torch
 
 from holonom._constrain.cuts import Cut
 from holonom._constrain.exchange import owners_of
+from holonom._sharding.spheres import Blocks
 from holonom.constraints import Circle, Orthogonal, Sphere
 from holonom.constraints.views import View
+
+from .alone import Calls
 
 
 @dataclass
@@ -20,6 +23,7 @@ class Box:
     offset: Any
     local_shape: Any
     shape: Any
+    holders: Any = ()
 
     def of(self, x):
         return x[tuple(slice(a, a + n) for a, n in zip(self.offset, self.local_shape, strict=True))]
@@ -54,6 +58,27 @@ def test_sums_of_parts_are_sums_of_blocks(name):
                     total[section.blocks] += section.sums(cut.piece.of(x), cut.piece.of(x))
             torch.testing.assert_close(space.by_block(total), expected)
             torch.testing.assert_close(space.by_dimension(space.by_block(total), cut.grid), total)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_flat_sums_of_parts_are_sums_of_blocks(name):
+    """Of several parameters, by operations that add in one order on a GPU, too."""
+    space, shape = CASES[name]
+    xs = [torch.randn(shape, dtype=torch.float64) for _ in range(2)]
+    expected = torch.cat([space.view(x).square().sum(-1).reshape(-1) for x in xs])
+    for dim in range(len(shape)):
+        for ends in ([0, 1, shape[dim]], [0, shape[dim] // 2, shape[dim] // 2 + 1, shape[dim]], [0, 0, shape[dim]]):
+            total = torch.zeros_like(expected)
+            for start, stop in pairwise(ends):
+                offset, local = [0] * len(shape), list(shape)
+                offset[dim], local[dim] = start, stop - start
+                part = Box(tuple(offset), torch.Size(local), torch.Size(shape))
+                flat = torch.cat([part.of(x).reshape(-1) for x in xs])
+                blocks = Blocks(space, [part, part], torch.device("cpu"))
+                with Calls() as calls:
+                    total += blocks.here(flat, flat)
+                assert calls.names.isdisjoint({"index_add", "index_add_", "index_put_", "scatter_add_"})
+            torch.testing.assert_close(total, expected)
 
 
 def test_a_space_on_a_shard_has_the_radii_of_its_blocks():

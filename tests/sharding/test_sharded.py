@@ -99,6 +99,16 @@ def test_a_step_that_one_rank_cannot_take_is_refused_on_all(two):
         assert "ProjectionError" in found["no root"]
 
 
+def test_a_step_that_one_rank_cannot_project_is_refused_on_all_where_no_rank_shares_its_weights(two):
+    (first, second) = (found["no root of plain weights"] for *_, found in two)
+    for number in (0, 1):
+        assert re.match("ProjectionError: another rank .*Lower lr$", first[number]), first
+        assert re.match("ProjectionError: 'plain': .*did not converge(?!.*moved$)", second[number]), second
+    assert first[2] == second[2] == " moved"
+    for said in (first[3], second[3]):
+        assert "'plain' of group 0 without a gradient on rank 0" in said
+
+
 def test_ranks_that_would_take_different_steps_say_so(two):
     said = {
         "other lr": ("lr=0.1", "lr=0.2"),

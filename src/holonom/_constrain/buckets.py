@@ -126,8 +126,13 @@ class Bucket:
 
     def _land(self, blocks: Iterable[Tensor]) -> None:
         """Weights that were written from outside need not be on the manifold that a step is projected on."""
-        for x, radius in zip(blocks, self._each_radius, strict=True):
-            x.copy_(nearest(self.space, x, radius, EDITED))
+        name = ""
+        try:
+            for claim, x, radius in zip(self.claims, blocks, self._each_radius, strict=True):
+                name = claim.name
+                x.copy_(nearest(self.space, x, radius, EDITED))
+        except (ConstraintError, ProjectionError) as error:
+            raise type(error)(f"'{name}': {error}") from error
 
     def finish(self, lr: Scalar, dropped: Scalar) -> None:
         """After the optimizer's step: move the weights to their space."""
@@ -142,12 +147,12 @@ class Bucket:
             else:
                 self._finish(wholes, lr, dropped)
         except (ConstraintError, ProjectionError) as error:
-            self._restore()
+            self.restore()
             names = ", ".join(f"'{claim.name}'" for claim in self.claims)
             now = "as they were before the step" if self.before else "where the step left them, off their space"
             raise type(error)(f"{names}: {error}. These weights are {now}") from error
         except Exception:  # of a user's function
-            self._restore()
+            self.restore()
             raise
         if self.narrow:
             for claim, q in zip(self.claims, wholes, strict=True):
@@ -192,7 +197,8 @@ class Bucket:
         self.lost.add_(lost.sum())
         return torch.where(lost, old, found)
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Write the weights from before the step, where they are kept."""
         for space, q, block in zip(self.spaces, self.tensors, self.before, strict=False):
             space.write_(q.detach(), block.to(q.dtype))
 

@@ -8,7 +8,7 @@ gathered by every rank instead, and every rank does the same work.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,13 +80,13 @@ class Exchange:
         return found
 
     def scatter(
-        self, wholes: Mapping[int, Tensor], flags: Mapping[int, float], like: Tensor
-    ) -> tuple[list[Tensor], Tensor]:
-        """This rank's shards of whole tensors that their owners have, and one number for each from its owner."""
+        self, wholes: Mapping[int, Tensor], failed: Collection[int], like: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """This rank's shards of whole tensors that their owners have, and for each whether it failed there: 1 or 0."""
         if self.group is None:
-            noted = like.new_tensor([flags.get(i, 0.0) for i in range(len(self.pieces))])
-            return [self.pieces[i].narrow(wholes[i]) for i in range(len(self.pieces))], noted
-        own = like.new_tensor([flags.get(i, 0.0) for i in self.mine])
+            flags = _flags(range(len(self.pieces)), failed, like)
+            return [self.pieces[i].narrow(wholes[i]) for i in range(len(self.pieces))], list(flags)
+        own = _flags(self.mine, failed, like)
         sent = []
         for rank in range(self.size):
             parts = [self.pieces[i].narrow(wholes[i], self.boxes[i][rank]).reshape(-1) for i in self.mine]
@@ -94,15 +94,22 @@ class Exchange:
         theirs = [[i for i, owner in enumerate(self.owners) if owner == rank] for rank in range(self.size)]
         here = [math.prod(piece.local_shape) for piece in self.pieces]
         came = exchanged(sent, [sum(here[i] for i in several) + len(several) for several in theirs], self.group)
-        shards: dict[int, Tensor] = {}
-        noted = like.new_zeros(len(self.pieces))
+        found: dict[int, tuple[Tensor, Tensor]] = {}
         for several, flat in zip(theirs, came, strict=True):
-            at = 0
-            for i in several:
-                shards[i] = flat[at : at + here[i]].view(self.pieces[i].local_shape)
-                at += here[i]
-            noted[several] = flat[at:]
-        return [shards[i] for i in range(len(self.pieces))], noted
+            *parts, noted = torch.split(flat, [*(here[i] for i in several), len(several)])
+            for i, part, flag in zip(several, parts, noted, strict=True):
+                found[i] = part.view(self.pieces[i].local_shape), flag
+        shards, own_flags = zip(*(found[i] for i in range(len(self.pieces))), strict=True)
+        return list(shards), list(own_flags)
+
+
+def _flags(numbers: Sequence[int], failed: Collection[int], like: Tensor) -> Tensor:
+    """Filled on the device: a copy from the host would wait for it, and cannot be captured."""
+    flags = like.new_zeros(len(numbers))
+    for flag, number in zip(flags, numbers, strict=True):
+        if number in failed:
+            flag.fill_(1.0)
+    return flags
 
 
 def _joined(parts: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def _land_wholes(numbers: Sequence[int], claims: Sequence[Claim], groups: Groups
             problem = error
         agree(problem, (), groups, ConstraintError)
         like = own[0].tensor.to(state_dtype(own[0].tensor))
-        shards, _ = exchange.scatter({n: whole for n, (whole,) in wholes.items()}, {}, like)
+        shards, _ = exchange.scatter({n: whole for n, (whole,) in wholes.items()}, (), like)
         for n, number in enumerate(several):
             found[numbers[number]] = (landings.get(n, Landing(0, 0, 0.0)), shards[n])
     return found

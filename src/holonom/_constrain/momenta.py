@@ -92,7 +92,7 @@ def _project_wholes(pairs: Sequence[Pair]) -> None:
         for n, (q, momentum) in wholes.items():
             space = own[n][0].space
             _project(space, Phase(space.view(q), radius=space.radius_of(q)), momentum)
-        shards, _ = exchange.scatter({n: momentum for n, (_, momentum) in wholes.items()}, {}, sent[0][0])
+        shards, _ = exchange.scatter({n: momentum for n, (_, momentum) in wholes.items()}, (), sent[0][0])
         for (_, momentum), shard in zip(own, shards, strict=True):
             momentum.copy_(shard)
 

@@ -1,7 +1,8 @@
 """What the hooks of a handle do at a step: the buckets of its claims, and what they need of other ranks.
 
 In this order, on every rank: one sum over ranks for all spheres whose blocks are shared, and one all-to-all there and
-one back for all parameters that need whole matrices. Without either nothing is sent.
+one back for all parameters that need whole matrices. Where one rank may fail to move what only it has, the sum also
+says whether one did. Without any of these nothing is sent.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .._sharding.collectives import reduced
+from .._sharding.collectives import Groups, reduced
+from .._sharding.shards import is_sharded, local
 from .._step.integrate import Scalar
 from ..errors import ProjectionError
 from .buckets import Bucket, Placed, bucketed
-from .claims import Claim
+from .claims import Claim, ranks_of
 from .exchange import alike
 from .owned import Owned
 from .shards import Shards
@@ -43,11 +45,12 @@ class Plan:
             SharedSpheres([c for c, *_ in own], *own[0][1:], update, keeps, needs_old)
             for own in _divided(kinds["summed"], lambda claim: tuple(map(id, claim.cut.groups if claim.cut else ())))
         ]
-        self._failing = {  # ranks that cannot know whether others could project what only those have
-            tuple(map(id, piece.holders)): (piece.holders, claim.tensor.device)
-            for claim, *_ in kinds["local"]
-            if (piece := claim.piece) is not None and _raises(claim)
-        }
+        self._everyone: Groups = ranks_of(optimizer)
+        devices = [local(p).device for group in optimizer.param_groups for p in group["params"] if is_sharded(p)]
+        self._told: torch.device | None = None  # where ranks say whether they could move what only they have
+        if self._everyone and any(_raises(claim, devices[0]) for claim, *_ in kinds["local"]):
+            self._told = devices[0]
+        self._refused: dict[int, Exception] = {}  # by the number of a bucket
         self.owned = []
         wholes = kinds["gathered"]
         for several in alike([claim for claim, *_ in wholes]):
@@ -72,21 +75,37 @@ class Plan:
         return True
 
     def start(self) -> None:
-        """Before the optimizer's step."""
-        for own in self.located:
+        """Before the optimizer's step. What is wrong here with weights is told to other ranks by :meth:`finish`."""
+        self._refused = {}
+        for number, bucket in enumerate(self.buckets):
+            error = _started(bucket)
+            if error is not None and self._told is None:
+                raise error
+            if error is not None:
+                self._refused[number] = error
+        for own in (*self.spheres, *(own for several in self.owned for own in several.shards)):
             own.start()
 
     def finish(self, rates: Rates) -> list[Exception]:
         """After the optimizer's step: move everything; what could not be moved is returned, and left."""
         self.stepped = True
         errors: list[Exception] = []
-        sums = reduced([(own.sums(), own.groups) for own in self.spheres])
+        for number, own in enumerate(self.buckets):
+            error = self._refused.get(number)
+            if error is not None:
+                own.restore()
+            else:
+                error = _finished(own, *rates(own))
+            errors += [] if error is None else [error]
+        parts = [(own.sums(), own.groups) for own in self.spheres]
+        if self._told is not None:  # beside the sums, by the same reduction where it goes over the same ranks
+            failed = torch.full((), float(bool(errors)), dtype=torch.float64, device=self._told)
+            parts.append((failed, self._everyone))
+        sums = reduced(parts)
+        if self._told is not None and bool(sums.pop()) and not errors:
+            errors.append(ProjectionError("another rank could not move weights of its own, and its message says which"))
         for shared, total in zip(self.spheres, sums, strict=True):
             shared.finish(total, *rates(shared))
-        errors += [error for own in self.buckets if (error := _finished(own, *rates(own))) is not None]
-        flags = [(torch.full((1,), bool(errors), device=at).float(), groups) for groups, at in self._failing.values()]
-        if any(bool(flag) for flag in reduced(flags, "max")) and not errors:
-            errors.append(ProjectionError("another rank could not project a step of weights that only it has"))
         for several in self.owned:
             errors += several.finish(rates)
         return errors
@@ -98,9 +117,17 @@ class Plan:
         return [own.lost for own in everything if own.lost is not None]
 
 
-def _raises(claim: Claim) -> bool:
+def _raises(claim: Claim, device: torch.device) -> bool:
     """Whether a step that cannot be projected raises at once. Results on a device are not read, unless by a search."""
-    return claim.searches or (claim.space.traits.can_fail and claim.tensor.device.type == "cpu")
+    return claim.searches or (claim.space.traits.can_fail and device.type == "cpu")
+
+
+def _started(bucket: Bucket) -> Exception | None:
+    try:
+        bucket.start()
+    except Exception as error:
+        return error
+    return None
 
 
 def _finished(bucket: Bucket, lr: Scalar, dropped: Scalar) -> Exception | None:

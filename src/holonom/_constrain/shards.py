@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._sharding.shards import writes
 from .._torch import copy_
 from .claims import Claim
 
@@ -43,18 +44,26 @@ class Shards:
     """Claims whose blocks other ranks have a part of, as this rank's shards.
 
     ``before`` are the shards as they were before the last step, in the precision of the arithmetic, where ``keeps``.
+    ``edited``: others have written the weights between the last two steps.
     """
 
     def __init__(self, claims: Sequence[Claim], group: int, place: int, update: str, keeps: bool) -> None:
         self.claims, self.group, self.place, self.update, self.keeps = list(claims), group, place, update, keeps
         self.space = claims[0].space
         self.before: list[Tensor] = []
+        self.edited = True
+        self._writes: list[int] = []
 
     def start(self) -> None:
         """Before the optimizer's step: keep the weights as they are."""
+        self.edited = self._writes != [writes(claim.parameter) for claim in self.claims]
         now = [adopted(claim) if claim.is_narrow else claim.tensor for claim in self.claims]
         if not self.keeps:
             return
         if [(x.shape, x.device, x.dtype) for x in self.before] != [(x.shape, x.device, x.dtype) for x in now]:
             self.before = [torch.empty_like(x) for x in now]
         copy_(self.before, now)
+
+    def note(self) -> None:
+        """What was written until now was written by the step."""
+        self._writes = [writes(claim.parameter) for claim in self.claims]

@@ -130,7 +130,12 @@ def _precisions(claim: Claim) -> tuple[float, float]:
 def radii_of(claim: Claim, cut: Cut) -> Tensor:
     """The radii of the blocks that the groups touch, as a vector."""
     assert isinstance(claim.space, Sphere)
-    radius = torch.as_tensor(claim.space.radius, dtype=torch.float64).to(claim.tensor.device)
-    if radius.ndim:
-        return claim.space.by_dimension(radius, cut.grid)[cut.span].reshape(-1)
-    return radius.expand(torch.Size(cut.touched).numel())
+    radius, q, blocks = claim.space.radius, claim.tensor, torch.Size(cut.touched).numel()
+    if not isinstance(radius, Tensor):
+        return q.new_full((blocks,), float(radius), dtype=torch.float64)  # type: ignore[arg-type]
+    if claim.radius is None or claim.radius[0] is not radius or claim.radius[1].device != q.device:
+        claim.radius = radius, radius.to(q.device, torch.float64)  # once: a copy from the host waits for the device
+    values = claim.radius[1]
+    if values.ndim:
+        return claim.space.by_dimension(values, cut.grid)[cut.span].reshape(-1)
+    return values.expand(blocks)

@@ -82,7 +82,8 @@ def agree_on_order(groups: Sequence[dict[str, Any]]) -> None:
     members = [p for group in groups for p in group["params"] if is_sharded(p)]
     lines = []
     for number, group in enumerate(groups if members else ()):
-        each = list(map(described, group["params"]))
+        kind = group["constraint"].partition("(")[0]  # of which it depends whether a step has a reduction
+        each = [f"{described(p)} on {kind}" for p in group["params"]]
         more = f" … ({zlib.crc32(repr(each).encode()):08x})" if len(each) > 1 else ""
         lines.append(f"group {number} of {len(each)} parameter(s), {each[0] if each else 'none'}{more}")
     agree(None, lines, union(piece_of(p).everyone for p in members), ValueError)
@@ -110,15 +111,14 @@ STEPS_DIFFER = (
 REFUSED = "another rank refused this step; its message says why. Nothing was changed on any rank"
 
 
-def step_lines(action: str, groups: Sequence[dict[str, Any]], state: dict[Tensor, State]) -> list[str]:
+def step_lines(action: str, groups: Iterable[tuple[int, dict[str, Any]]], state: dict[Tensor, State]) -> list[str]:
     """What a step on the host depends on besides tensors: settings, and which parameters have a gradient.
 
-    ``action`` is the method that was called: a step and ``synchronize`` begin with the same reduction.
+    ``groups``: those whose steps talk to other ranks, with their numbers. ``action`` is the method that was called: a
+    step and ``synchronize`` begin with the same reduction.
     """
     lines = [f"{action}()"]
-    for number, group in enumerate(groups):
-        if not any(map(is_sharded, group["params"])):
-            continue
+    for number, group in groups:
         each = [(name, readable(group.get(name))) for name in COMPARED]
         lines += [f"group {number} with {name}={text}" for name, text in each if text is not None]
         recorded = SUMS in state[group["params"][0]]

@@ -18,6 +18,11 @@ from ..errors import ConstraintError, ProjectionError
 from .collectives import Groups, reduced
 from .spheres import SummedBucket
 
+NO_ROOT = (
+    "another rank found no root for a matrix of this group, and its message says which; weights and state of the group "
+    "are those of the last good step on all ranks. Lower lr"
+)
+
 
 @dataclass
 class Spread:
@@ -149,12 +154,35 @@ class Several(Eager):
             if self.failed is not None:
                 raise self.failed
             if failed:
-                raise ProjectionError(
-                    "another rank found no root for a matrix of this group, and its message says which; weights and "
-                    "state of the group are those of the last good step on all ranks. Lower lr"
-                )
+                raise ProjectionError(NO_ROOT)
         for part in self.parts:
             part.end(skip)
+
+
+class Told(Eager):
+    """The backend of a group that no rank shares, beside others that they share: a root that is missing is told."""
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+        self.failed: Exception | None = None
+
+    def run(
+        self, ops: Sequence[Ready], normals: Callable[[Bucket, int], Sequence[Normals]], polish: bool | None
+    ) -> None:
+        try:
+            if self.failed is None:
+                super().run(ops, normals, polish)
+        except (ConstraintError, ProjectionError) as error:  # other ranks go on; end() tells them
+            self.failed = error
+
+    def end(self, skip: Tensor | None) -> None:
+        """Write what has moved, or raise on all ranks before one writes."""
+        (failed,) = reduced([(torch.tensor(float(self.failed is not None), dtype=torch.float64), self.groups)])
+        if self.failed is not None:
+            raise self.failed
+        if failed:
+            raise ProjectionError(NO_ROOT)
+        super().end(skip)
 
 
 def run_part(

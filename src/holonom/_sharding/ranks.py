@@ -156,6 +156,13 @@ class Ranks:
             self._spread[id(group)] = ids, found
         return self._spread[id(group)][1]
 
+    def told(self, group: Group) -> Groups:
+        """Who must hear of a step without a root where no rank holds parts of a group; a device is not read."""
+        params = group["params"]
+        if not params or has_shards(params) or not self.spaces[params[0]].traits.can_fail:
+            return ()
+        return self.everyone if all(device.type == "cpu" for device in (self.device, params[0].device)) else ()
+
     def _new_spread(self, group: Group, moving: Sequence[Tensor]) -> Spread | None:
         if not has_shards(group["params"]) or not moving:
             return None
@@ -185,6 +192,10 @@ class Ranks:
             sharded = [p for group in self.groups for p in group["params"] if is_sharded(p)]
             self._everyone = union(piece_of(p).everyone for p in sharded)
         return self._everyone
+
+    @property
+    def device(self) -> torch.device:
+        return next(local(p).device for group in self.groups for p in group["params"] if is_sharded(p))
 
     def members(self) -> list[Gathered]:
         """All gathered parameters, in the order of the optimizer."""
@@ -219,13 +230,14 @@ class Ranks:
                 skip = skip_non_finite(checked)
         except Exception as error:
             problem = error
-        device = next(local(p).device for group in self.groups for p in group["params"] if is_sharded(p))
+        device = self.device
         if problem is not None and device.type != "cpu":
             raise problem  # a device is not read: other ranks wait until their time is out
         edited = any(member.was_edited for member in self.members())
         summed = [b for b in buckets if isinstance(b, SummedBucket)]
         self._summed = [b for one in work for b in one.buckets if isinstance(b, SummedBucket)]
-        lines = step_lines(action, self.groups, self._state) if device.type == "cpu" else []
+        compared = [(n, own) for n, own in enumerate(self.groups) if has_shards(own["params"]) or self.told(own)]
+        lines = step_lines(action, compared, self._state) if device.type == "cpu" else []
         skip, edited = self._reduce(lines, summed, [] if problem else self._summed, problem, skip, edited, device)
         if edited:
             self._take_up_edits(work, check, device)
@@ -278,7 +290,7 @@ class Ranks:
             check([Work(one.group, gathered_buckets(one), None) for one in work])
         except Exception as error:
             problem = error
-        flag = torch.tensor(float(problem is not None), dtype=torch.float64, device=device)
+        flag = torch.full((), float(problem is not None), dtype=torch.float64, device=device)
         (total,) = reduced([(flag, self.everyone)])
         if problem is not None or (device.type == "cpu" and bool(total)):
             for member in self.members():

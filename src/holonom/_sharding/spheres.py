@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .._step.buckets import SIZES, State
 from .._step.integrate import Phase, Scalar, add_scaled_
-from .._torch import copy_
+from .._torch import copy_, version
 from ..constraints import Constraint, Sphere
 from ..constraints.base import Traits, inset, rounding
 from .collectives import Groups, reduced
@@ -40,20 +40,21 @@ class Blocks:
         self.shapes = [piece.local_shape for piece in pieces]
         self.lengths = [shape.numel() for shape in self.shapes]
         self.counts = [lead_of(space, piece.shape).numel() for piece in pieces]
-        numbers = [block_numbers(space, piece).to(device) for piece in pieces]
         starts = [sum(self.counts[:i]) for i in range(len(pieces))]
-        self.numbers = [own + start for own, start in zip(numbers, starts, strict=True)]
+        numbers = [block_numbers(space, piece) + start for piece, start in zip(pieces, starts, strict=True)]
         self.summed = [[d for d, n in enumerate(own.shape) if n == 1] for own in numbers]
+        self.terms = terms_of(torch.cat([own.reshape(-1) for own in numbers]), sum(self.counts)).to(device)
+        self.numbers = [own.to(device) for own in numbers]
 
     def here(self, a: Tensor, b: Tensor) -> Tensor:
         """a·b of every block, as far as its entries are here."""
-        total = a.new_zeros(sum(self.counts))
+        found = [a.new_zeros(1)]
         parts = zip(torch.split(a, self.lengths), torch.split(b, self.lengths), strict=True)
-        for (x, y), shape, numbers, dims in zip(parts, self.shapes, self.numbers, self.summed, strict=True):
+        for (x, y), shape, dims in zip(parts, self.shapes, self.summed, strict=True):
             product = (x * y).reshape(shape)
-            sums = product.sum(dims, keepdim=True) if dims else product
-            total.index_add_(0, numbers.expand(sums.shape).reshape(-1), sums.reshape(-1))
-        return total
+            found.append((product.sum(dims) if dims else product).reshape(-1))
+        # Not index_add_, which adds in any order on a GPU: a resumed run is equal bit for bit.
+        return torch.cat(found)[self.terms].sum(-1)
 
     def dots(self, *pairs: tuple[Tensor, Tensor]) -> list[Tensor]:
         """a·b of every block for every pair, by one reduction."""
@@ -65,6 +66,18 @@ class Blocks:
             values[numbers].expand(shape).reshape(-1) for numbers, shape in zip(self.numbers, self.shapes, strict=True)
         ]
         return torch.cat(found)
+
+
+def terms_of(numbers: Tensor, blocks: int) -> Tensor:
+    """Which terms each block is the sum of, a row a block. ``numbers``: the block of every term.
+
+    Terms are counted from 1; rows are filled up with 0, for a term that is zero.
+    """
+    sizes, order = torch.bincount(numbers, minlength=blocks), torch.argsort(numbers, stable=True)
+    found = torch.zeros(blocks, max([1, *sizes.tolist()]), dtype=torch.int64)
+    rows = numbers[order]
+    found[rows, torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[rows]] = order + 1
+    return found
 
 
 class SummedSphere(Sphere):
@@ -196,6 +209,7 @@ class SummedBucket(LocalBucket):
         self.space = SummedSphere.of(space, self.blocks)
         self.constrained, self.constrained_ids = [], []  # edits are seen by their norms, on all ranks alike
         self._replica_dims = 0
+        self._radii: tuple[int, int, Tensor] | None = None  # of a radius that is a tensor, as it was
         self.origin: tuple[SummedBucket, list[int]] = self, list(range(len(given)))
 
     def _part(self, where: list[int]) -> SummedBucket:
@@ -233,8 +247,11 @@ class SummedBucket(LocalBucket):
         radius: Any = self.whole_space.radius  # type: ignore[attr-defined]
         if not isinstance(radius, Tensor):
             return float(radius)
-        values = radius.to(self.device, self.dtype)
-        return torch.cat([values.expand(n) if values.ndim == 0 else values.reshape(-1) for n in self.blocks.counts])
+        if self._radii is None or self._radii[:2] != (id(radius), version(radius)):
+            values = radius.to(self.device, self.dtype)  # a copy from the host waits for the device
+            each = [values.expand(n) if values.ndim == 0 else values.reshape(-1) for n in self.blocks.counts]
+            self._radii = id(radius), version(radius), torch.cat(each)
+        return self._radii[2]
 
     def squares(self) -> Tensor:
         """x·x of every block without slack, as far as its entries are here."""

@@ -24,7 +24,7 @@ MAX_SUMMED = 65_536  # entries up to which a sum is faster than the extremes
 def skip_non_finite(work: Iterable[Work]) -> Tensor | None:
     """Raise for a bad gradient on a CPU; on devices, whether the step must be skipped, as a boolean on the first."""
     on_device: list[tuple[Bucket, Gradients]] = []
-    for group, buckets, gradients, _ in work:
+    for group, buckets, gradients, *_ in work:
         for bucket, found in zip(buckets, gradients or (), strict=False):
             if bucket.device.type in KERNEL_DEVICES or bucket.device.type != "cpu":
                 on_device.append((bucket, found))

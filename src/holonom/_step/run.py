@@ -45,13 +45,15 @@ class Gradients(list[Tensor]):
 class Work(NamedTuple):
     """A group, its buckets that move at this step, and their gradients; None at steps where it takes no gradient.
 
-    ``spread``: where ranks hold parts of the group's parameters, what moves on all of them together.
+    ``spread``: where ranks hold parts of the group's parameters, what moves on all of them together. ``told``: the
+    process groups of ranks that share parameters of other groups, and must hear of a step of this one without a root.
     """
 
     group: Group
     buckets: list[Bucket]
     gradients: Sequence[Gradients] | None
     spread: Spread | None = None
+    told: tuple[Any, ...] = ()
 
     def on_device(self, flag: Tensor | None) -> Tensor | None:
         """A flag where the group's clock is, with its first parameter."""
@@ -195,11 +197,18 @@ def run(
     ``anchor`` is the state of the group's first parameter, where its clock and thermostat are. ``adopt``: take up
     positions that were written from outside since the last step.
     """
-    group, buckets, gradients, spread = work
+    group, buckets, gradients, spread, told = work
     space = buckets[0].space if spread is None else spread.space
     forceless = FORCES.isdisjoint([op.letter for op in program])
     records = ends_step and gradients is not None and not forceless and configurational.SUMS in anchor
-    backend = choose_backend(group, buckets, records) if spread is None else spread.backend(group, buckets, records)
+    if spread is not None:
+        backend: Eager = spread.backend(group, buckets, records)
+    elif told:
+        from .._sharding.backend import Told
+
+        backend = Told(told)
+    else:
+        backend = choose_backend(group, buckets, records)
     elements = None if spread is None else spread.elements
     noise = Noise(group, anchor, buckets, program[0].letter in OVERDAMPED, elements)
     xi = anchor["thermostat"].clone() if "thermostat" in anchor else None

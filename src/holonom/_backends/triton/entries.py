@@ -97,7 +97,7 @@ def step_entries(
         period = tl.load(entry + 11)
     column = tl.where(numbers_stride > 1, replica, 0)
     lanes = tl.arange(0, SIZE // 4)
-    inner = lanes // 32 * 128 + lanes % 32
+    offset = lanes // 32 * 128 + lanes % 32
     low = tl.maximum(before - start, 0).to(tl.int32)  # what the chunk has of the tensor
     high = tl.minimum(count - start, SIZE).to(tl.int32)
     if SKIP:
@@ -125,8 +125,8 @@ def step_entries(
         decay = tl.load(numbers + 2 * LENGTH * numbers_stride + column)
     energy = 0.0
     for w in tl.static_range(4):
-        mask = (inner + 32 * w >= low) & (inner + 32 * w < high)
-        at = start + inner + 32 * w
+        mask = (offset + 32 * w >= low) & (offset + 32 * w < high)
+        at = start + offset + 32 * w
         r = radius
         if RADII:
             r = tl.load(r_at + (shift + at) // inner % period, mask, 1.0)
