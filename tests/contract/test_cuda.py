@@ -70,7 +70,7 @@ HELD = {
 def test_constrained_steps_of_another_optimizer_never_wait_for_the_device(name, update, dtype):
     layers = (torch.nn.Linear(n, 64, bias=False, device="cuda", dtype=dtype) for n in (64, 300))
     model = torch.nn.Sequential(*layers)
-    opt = torch.optim.AdamW(model.parameters(), 1e-2, weight_decay=0.0, fused=True)
+    opt = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.0, fused=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # weights that start elsewhere are moved
         held = holonom.constrain(opt, model, {"*": HELD[name][0]}, update)

@@ -35,7 +35,6 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 WARPS = {64: 1, 256: 2, 1024: 8, 4096: 16}  # by the lanes of a kernel for rows
 REGISTERS = {256: 128, 1024: 128}
 """The same, where ptxas would give a thread up to 255: a multiprocessor holds 16 warps of 128."""
-ENTRY_WARPS, FINITE_WARPS, BRANCH = 1, 1, True
 MAX_DRAWS = 2  # of one launch
 Launch: TypeAlias = tuple[Any, int, tuple[Any, ...], dict[str, Any]]
 """A kernel, how many instances of it, its arguments, and those by name."""
@@ -92,7 +91,7 @@ def any_non_finite(pairs: Sequence[tuple[Bucket, Gradients]]) -> Tensor:
         with torch.cuda.device_of(flag):  # type: ignore[no-untyped-call]
             find_non_finite[(table.entries.size,)](
                 table.entries.table, table.tensors, table.gradients, flag, TYPES[table.gradient_dtype], CHUNK,
-                num_warps=FINITE_WARPS,
+                num_warps=2,
             )  # fmt: skip
     return flag
 
@@ -200,7 +199,7 @@ class Triton(Eager):
             arguments = table.entries.table, *places, sums, self.sign, radius, limit, rounding, tiny, *strides
             of_entries = {
                 "CIRCLE": circle, "RADII": several, "FINISH": is_last and polish is not None, "SIZE": CHUNK,
-                "BRANCH": BRANCH, "num_warps": ENTRY_WARPS or (8 if normals else 4),
+                "num_warps": 8 if normals else 4,
             }  # fmt: skip
             yield step_entries, table.entries.size, arguments, options | of_entries
 

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from .functions import angle_of, arc_sine, four_normals, place_of, sine_and_cosine
 
-CHUNK = 512  # entries of one program instance: 128 blocks of four normals
+CHUNK = 1024  # entries of one program instance: 256 blocks of four normals
 LETTER = {letter: code for code, letter in enumerate("ABOLM", start=1)} | dict.fromkeys("CDF", 3)
 """The code of a letter. C, D and F are O with other coefficients."""
 
@@ -60,7 +60,6 @@ def step_entries(
     ENERGY: tl.constexpr,
     FINISH: tl.constexpr,
     TAKE_UP: tl.constexpr,
-    BRANCH: tl.constexpr,
     SIZE: tl.constexpr,
     PERMUTED: tl.constexpr,
     WEIGHT: tl.constexpr,
@@ -140,11 +139,7 @@ def step_entries(
             sine, cosine = sine_and_cosine(s)
             if TAKE_UP:  # holonom.constraints.Circle.adopt_: where a weight was written from outside, its angle follows
                 agrees = tl.abs(q - r * sine) <= 4.76837158203125e-07 * r + rounding * (tl.abs(r * sine) + tiny)
-                if BRANCH:  # in one warp the minimum is one instruction, and few weights are ever written
-                    if tl.min(agrees.to(tl.int32)) == 0:
-                        s, sine, cosine = take_up(agrees, q / r, s, sine, cosine, limit)
-                else:
-                    s, sine, cosine = take_up(agrees, q / r, s, sine, cosine, limit)
+                s, sine, cosine = take_up(agrees, q / r, s, sine, cosine, limit)
         if FORCE:
             f = sign * tl.load(g_at + at, mask, 0.0).to(tl.float32)
             if DECAY:
