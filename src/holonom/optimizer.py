@@ -26,7 +26,6 @@ from ._step.groups import Grouped
 from ._step.run import POLISH_EVERY, Gradients, Work, advance, pay_owed
 from ._step.watch import Watch, thermostats
 from .constraints import Constraint, Free
-from .errors import ConstraintError, ProjectionError
 
 if TYPE_CHECKING:
     from ._sharding.ranks import Ranks
@@ -263,7 +262,7 @@ class Langevin(Grouped, Diagnosed, Checkpointed):
             )
             try:
                 skipped = [advance(one, self.state, one.on_device(skip)) for one in work]
-            except (ConstraintError, ProjectionError):  # on all ranks, and earlier groups have moved
+            except Exception:  # on all ranks, and earlier groups have moved
                 self._ranks.finish(moved)
                 raise
             self._ranks.finish(moved)

@@ -137,6 +137,36 @@ def test_weights_that_start_elsewhere_are_moved_with_a_warning():
     torch.testing.assert_close(model[2].weight.norm(dim=1), torch.ones(12))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("update", ["plain", "tangent"])
+def test_a_radius_that_is_changed_in_place_is_seen(update, dtype):
+    radius, model = torch.tensor(0.5, dtype=dtype), torch.nn.Linear(3, 2, bias=False)
+    opt = torch.optim.SGD(model.parameters(), 1.0)
+    holonom.constrain(opt, model, {"weight": Circle(radius)}, update)
+    for bound in (0.5, 0.1):
+        radius.fill_(bound)
+        for _ in range(2):
+            model.weight.grad = torch.full_like(model.weight, -1.0)
+            opt.step()
+        torch.testing.assert_close(model.weight.detach(), torch.full_like(model.weight, bound))
+
+
+def test_an_error_of_a_circle_of_ones_own_leaves_the_weights_where_the_step_left_them():
+    class Failing(Circle):
+        def nearest_(self, x):
+            x.q.zero_()
+            raise ValueError("halfway")
+
+    model = torch.nn.Linear(3, 2, bias=False)
+    torch.nn.init.constant_(model.weight, 0.1)
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    holonom.constrain(opt, model, {"weight": Failing(0.5)})
+    model.weight.grad = torch.full_like(model.weight, 0.5)
+    with pytest.raises(ValueError, match="halfway"):
+        opt.step()
+    torch.testing.assert_close(model.weight.detach(), torch.full_like(model.weight, 0.05))
+
+
 def test_a_bound_is_reached_without_a_margin():
     model = network()
     holonom.constrain(adamw(model), model, {"2.weight": Circle(0.1)})

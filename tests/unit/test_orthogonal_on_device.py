@@ -260,3 +260,20 @@ def test_what_iterations_leave(kind, few, left, monkeypatch):
     z *= 0.1 / torch.linalg.matrix_norm(z, 2)
     on_device.move_(q, z, 1.0)
     assert error_of(q) < left
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("L", 0.5), ("OBA", 0.3)])
+def test_large_steps_of_few_digits_hold(scheme, size, monkeypatch):
+    """Forces that turn weights by as much, as at the beginning of a training."""
+    monkeypatch.setattr(_devices, "HOSTS", set())
+    monkeypatch.setattr(on_device, "FEW_DIGITS", 1)
+    corrected(monkeypatch)
+    p = nn.Parameter(orthogonal(96, 64, dtype=torch.float32))
+    opt = Langevin([p], 1.0, scheme=scheme, constraint=Orthogonal(), seed=0, fuse=False)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        turn = torch.randn(64, 64, dtype=torch.float64, generator=generator)
+        turn -= turn.mT.clone()
+        p.grad = (p.detach().double() @ turn * (size / torch.linalg.matrix_norm(turn, 2))).float()
+        opt.step()
+        assert error_of(p) < 2e-6

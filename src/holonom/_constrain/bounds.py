@@ -1,4 +1,4 @@
-"""Spaces that act entry by entry, after an optimizer's step."""
+"""Circles, after an optimizer's step: their weights are bounded in place."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from torch import Tensor
 from .._step.integrate import Phase, Scalar
 from .._step.run import KERNEL_DEVICES
 from .._torch import has_triton
-from ..constraints import Circle, Constraint
+from ..constraints import Circle
 
 
-def bound_(space: Constraint, blocks: Sequence[Tensor], radii: Sequence[Scalar | None], table: Any) -> Any:
+def bound_(space: Circle, blocks: Sequence[Tensor], radii: Sequence[Scalar | None], table: Any) -> Any:
     """Move blocks to their nearest points in place; on a GPU in one launch, where the bound is a number.
 
     ``table`` is what the last call returned for tensors of these shapes, where that launch reads them from.
     """
     radius = radii[0]
-    is_number = type(space) is Circle and not isinstance(radius, Tensor)
-    if is_number and blocks[0].device.type in KERNEL_DEVICES and has_triton():
+    if not isinstance(radius, Tensor) and blocks[0].device.type in KERNEL_DEVICES and has_triton():
         from .._backends.triton import hold
 
         if hold.fits(blocks, (), ()):

@@ -12,7 +12,7 @@ from .._sharding.shards import is_sharded
 from .._step.buckets import MAX_STACKED
 from .._step.integrate import Scalar
 from .._torch import copy_, version
-from ..constraints import Sphere
+from ..constraints import Circle, Sphere
 from ..constraints.base import widened
 from ..errors import ConstraintError, ProjectionError
 from .bounds import bound_
@@ -39,6 +39,9 @@ class Bucket:
         self.before: list[Tensor] = []
         self._views: list[Tensor] = []
         self._memory: list[Any] = []
+        radii = [getattr(space, "radius", None) for space in self.spaces]
+        self._own_radii = [r for r in radii if isinstance(r, Tensor)]
+        self._of_radii: list[int] = []  # how often each was written
         self._versions: list[int] = []
         self._work: Workspace | None = None
         self._table: Any = None
@@ -63,13 +66,14 @@ class Bucket:
     # ── blocks ───────────────────────────────────────────────────────────────────────────────────
 
     def refresh(self) -> None:
-        """Make the views again if the memory of parameters has changed."""
+        """Make the views again if the memory of parameters, or a radius that is a tensor, has changed."""
         if self._spread:  # local tensors may be other objects
             self.tensors = [claim.tensor for claim in self.claims]
         memory = [(p.data_ptr(), p.stride(), p.dtype) for p in self.tensors]
-        if memory == self._memory and all(found[0] for found in memory):
+        radii = [version(r) for r in self._own_radii]
+        if (memory, radii) == (self._memory, self._of_radii) and all(found[0] for found in memory):
             return
-        self._memory = memory
+        self._memory, self._of_radii = memory, radii
         pairs = [(space, p.detach()) for space, p in zip(self.spaces, self.tensors, strict=True)]
         self._copied = self.narrow or not all(space.is_view(p) for space, p in pairs)
         self._views = [] if self._copied else [space.view(p) for space, p in pairs]
@@ -111,9 +115,11 @@ class Bucket:
         blocks = self.blocks()
         if masters:
             blocks = [space.view(q) for space, q in zip(self.spaces, masters, strict=True)]
-        if list(map(_kind, self.before)) != list(map(_kind, blocks)):
-            self.before = [torch.empty_like(x) for x in blocks]
-        copy_(self.before, blocks)
+        kept, self.before = self.before, []  # restore() has nothing to write until they are those of this step
+        if list(map(_kind, kept)) != list(map(_kind, blocks)):
+            kept = [torch.empty_like(x) for x in blocks]
+        copy_(kept, blocks)
+        self.before = kept
         if edited and self._projects:
             self._land(self.before)
             for space, q, block in zip(self.spaces, masters, self.before, strict=False):
@@ -176,7 +182,7 @@ class Bucket:
         elif self._stacks:
             old = torch.stack(self.before) if self.before else None
             copy_(blocks, list(self._held(torch.stack(blocks), old, self._radius, dropped).unbind()))
-        elif self.update == "plain" and not is_dropped(dropped) and not self.space.traits.stacked:
+        elif type(self.space) is Circle and self.update == "plain" and not is_dropped(dropped):
             self._table = bound_(self.space, blocks, self._each_radius, self._table)
         else:
             olds: Sequence[Tensor | None] = self.before or [None] * len(blocks)

@@ -38,7 +38,7 @@ class Claim:
     ``text`` is the space as the rule gives it, without sizes. Of a DTensor, ``space`` and ``sizes`` are those of the
     whole parameter, the same on all ranks; ``tensor``, ``here`` and ``master``, a half-precision weight in float32, are
     this rank's. ``landed`` are weights that :func:`holonom.constrain` moved to the space, until the first step;
-    ``radius`` is a radius of the space that is a tensor, and its copy on the device of the weights.
+    ``radius`` is a radius of the space that is a tensor, its version, and its copy on the device of the weights.
     """
 
     rule: int
@@ -49,7 +49,7 @@ class Claim:
     sizes: Tensor | None = None
     master: Tensor | None = None
     landed: Landed | None = None
-    radius: tuple[Tensor, Tensor] | None = None
+    radius: tuple[Tensor, int, Tensor] | None = None
 
     @property
     def is_narrow(self) -> bool:

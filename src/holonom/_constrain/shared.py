@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .._sharding.collectives import Groups
 from .._step.integrate import Scalar
+from .._torch import version
 from ..constraints import Sphere
 from ..errors import ConstraintError
 from .claims import Claim
@@ -133,9 +134,11 @@ def radii_of(claim: Claim, cut: Cut) -> Tensor:
     radius, q, blocks = claim.space.radius, claim.tensor, torch.Size(cut.touched).numel()
     if not isinstance(radius, Tensor):
         return q.new_full((blocks,), float(radius), dtype=torch.float64)  # type: ignore[arg-type]
-    if claim.radius is None or claim.radius[0] is not radius or claim.radius[1].device != q.device:
-        claim.radius = radius, radius.to(q.device, torch.float64)  # once: a copy from the host waits for the device
-    values = claim.radius[1]
+    known = claim.radius
+    if known is None or known[0] is not radius or known[1] != version(radius) or known[2].device != q.device:
+        copied = radius.to(q.device, torch.float64)  # not at every step: a copy from the host waits for the device
+        claim.radius = known = radius, version(radius), copied
+    values = known[2]
     if values.ndim:
         return claim.space.by_dimension(values, cut.grid)[cut.span].reshape(-1)
     return values.expand(blocks)

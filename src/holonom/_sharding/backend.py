@@ -14,7 +14,7 @@ from .._step.buckets import Bucket
 from .._step.integrate import Eager, Normals, Scalar
 from .._step.letters import Ready
 from ..constraints import Constraint
-from ..errors import ConstraintError, ProjectionError
+from ..errors import ProjectionError
 from .collectives import Groups, reduced
 from .spheres import SummedBucket
 
@@ -172,7 +172,7 @@ class Told(Eager):
         try:
             if self.failed is None:
                 super().run(ops, normals, polish)
-        except (ConstraintError, ProjectionError) as error:  # other ranks go on; end() tells them
+        except Exception as error:  # also of a user's function; other ranks go on, and end() tells them
             self.failed = error
 
     def end(self, skip: Tensor | None) -> None:
@@ -188,9 +188,9 @@ class Told(Eager):
 def run_part(
     part: Eager, ops: Sequence[Ready], normals: Callable[[Bucket, int], Sequence[Normals]], polish: bool | None
 ) -> Exception | None:
-    """One stage; what it raises where a projection has no root."""
+    """One stage; what it raises, such as a projection without a root."""
     try:
         part.run(ops, normals, polish)
-    except (ConstraintError, ProjectionError) as error:
+    except Exception as error:  # also of a user's function
         return error
     return None

@@ -71,7 +71,8 @@ class Blocks:
 def terms_of(numbers: Tensor, blocks: int) -> Tensor:
     """Which terms each block is the sum of, a row a block. ``numbers``: the block of every term.
 
-    Terms are counted from 1; rows are filled up with 0, for a term that is zero.
+    Terms are counted from 1; rows are filled up with 0, for a term that is zero. Rows have about one length: the blocks
+    of a bucket are of one kind, such as all rows, or all heads.
     """
     sizes, order = torch.bincount(numbers, minlength=blocks), torch.argsort(numbers, stable=True)
     found = torch.zeros(blocks, max([1, *sizes.tolist()]), dtype=torch.int64)
@@ -209,7 +210,7 @@ class SummedBucket(LocalBucket):
         self.space = SummedSphere.of(space, self.blocks)
         self.constrained, self.constrained_ids = [], []  # edits are seen by their norms, on all ranks alike
         self._replica_dims = 0
-        self._radii: tuple[int, int, Tensor] | None = None  # of a radius that is a tensor, as it was
+        self._radii: tuple[Tensor, int, Tensor] | None = None  # a radius that is a tensor, its version, its copy
         self.origin: tuple[SummedBucket, list[int]] = self, list(range(len(given)))
 
     def _part(self, where: list[int]) -> SummedBucket:
@@ -247,11 +248,12 @@ class SummedBucket(LocalBucket):
         radius: Any = self.whole_space.radius  # type: ignore[attr-defined]
         if not isinstance(radius, Tensor):
             return float(radius)
-        if self._radii is None or self._radii[:2] != (id(radius), version(radius)):
+        known = self._radii
+        if known is None or known[0] is not radius or known[1] != version(radius):
             values = radius.to(self.device, self.dtype)  # a copy from the host waits for the device
             each = [values.expand(n) if values.ndim == 0 else values.reshape(-1) for n in self.blocks.counts]
-            self._radii = id(radius), version(radius), torch.cat(each)
-        return self._radii[2]
+            self._radii = known = radius, version(radius), torch.cat(each)
+        return known[2]
 
     def squares(self) -> Tensor:
         """x·x of every block without slack, as far as its entries are here."""

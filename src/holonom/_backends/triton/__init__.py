@@ -184,8 +184,10 @@ class Triton(Eager):
                 arguments = chunks.table, *places, sums, self.sign, rounding, limit, radius_stride, *strides
                 of_rows = {
                     "SLACK": space.has_slack, "LANE_COUNT": chunks.lanes, "ROW_COUNT": ROWS,
-                    "num_warps": WARPS[chunks.lanes], "maxnreg": REGISTERS.get(chunks.lanes),
+                    "num_warps": WARPS[chunks.lanes],
                 }  # fmt: skip
+                if chunks.lanes in REGISTERS and torch.version.hip is None:  # ROCm's compiler has no such option
+                    of_rows["maxnreg"] = REGISTERS[chunks.lanes]
                 yield step_rows, chunks.size, arguments, options | of_rows
             if table.blocks is not None:
                 yield from self._calls_on_blocks(table, space, places, (rounding, limit, radius_stride), options)

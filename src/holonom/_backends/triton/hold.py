@@ -32,7 +32,7 @@ def factors_of(
 ):  # fmt: skip
     """The factors of the old block and of the optimizer's, from w·w, w·Δ and Δ·Δ in double precision, Δ = w' − w.
 
-    Where the old block is not needed, w·w is w'·w'.
+    Where the old block is not needed, ``old2`` is w'·w'.
     """
     of_old = 0.0 * r
     of_new = of_old + 1.0
@@ -201,12 +201,12 @@ def fits(new: Sequence[Tensor], old: Sequence[Tensor], numbers: Sequence[Any]) -
 class Table:
     """Where blocks lie: tensor, first entry, end of the block, and a number, for each program instance.
 
-    rows: of blocks for a kernel of so many lanes, whether their lengths are multiples of four or not; the number is
+    rows: for each kernel (its lanes, and whether lengths are multiples of four) the blocks that it takes; the number is
         that of the block, which has a radius.
     chunks: of longer blocks, with the number of the block among these, and the end of the block.
     blocks: of the longer ones the first chunk, how many they are, and the number of the block.
 
-    Blocks are longer than ``longest``, a power of two, or 0.
+    ``longest``, a power of two or 0: blocks of more entries are cut into chunks.
     """
 
     def __init__(self, new: Sequence[Tensor], longest: int = LONGEST) -> None:

@@ -122,7 +122,7 @@ def step_rows(
     while row < last:
         begin = row * length
         first = begin // 128 * 128
-        # Numbers within the row take 32 bits; those before it are large without a sign, so one comparison is enough.
+        # Numbers within a row take 32 bits. Negative ones are large as unsigned ones: one comparison checks both ends.
         at = lanes // 32 * 128 + lanes % 32 - (begin - first).to(tl.int32)
         m0 = at.to(tl.uint32, bitcast=True) < width
         m1 = (at + 32).to(tl.uint32, bitcast=True) < width

@@ -73,7 +73,7 @@ class Table:
         momenta = [next((s[name] for name in MOVED if name in s), None) for s in bucket.states]
         slots = [[s.get(slot) for slot in (*bucket.space.slots, "", "")[:2]] for s in bucket.states]
         self.has_momentum = momenta[0] is not None
-        self.is_compiled = False  # whether there was a launch
+        self.is_compiled = False  # whether the kernels of a first step were compiled together
         self.radii = self._radii(bucket)
         self.starts = starts = [start or 0 for start in bucket.starts]  # None: no noise is drawn
         self.is_part = any(starts)

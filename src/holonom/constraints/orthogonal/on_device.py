@@ -5,8 +5,8 @@ With M = Q + Z, the condition (M − QΛ)ᵀ(M − QΛ) = I reads
     2Λ + ΛY + YᵀΛ − Λ² = E,   Y = QᵀZ,   E = MᵀM − I.
 
 It is solved by Λ ← ½E + ¼(V + Vᵀ), V = Λ(Λ − 2Y), from Λ = ½E: the quasi-Newton iteration (4.55) in s × s matrices.
-That misses Λ by terms of third order in a tangent step, of second order otherwise, and each iteration leaves |K| of
-what the last one left, K the skew part of Y.
+The start misses Λ by terms of third order in a tangent step, of second order otherwise, and each iteration leaves |K|
+of what the last one left, K the skew part of Y.
 
 *Correcting* steps multiply MᵀM in double precision, where the device is as fast at it. E then contains the error
 δ = QᵀQ − I of earlier steps, so Λ removes it, but for terms of size |δΛ| that the next step removes: nothing is left to
@@ -33,7 +33,7 @@ FEW_DIGITS = 256  # sides from which products of few digits are used: relative e
 # n iterations leave at most about |K|ⁿ⁺³/2 of a tangent step that turns weights by |K|.
 ITERATIONS = 12  # of trusting steps
 CORRECTED_ITERATIONS = 6  # 3e-7 at |K| = 0.2; the next step removes it
-FEW_DIGITS_ITERATIONS = 3  # 5e-7 at |K| = 0.1, where few digits leave as much
+FEW_DIGITS_ITERATIONS = 5  # with 3, steps of |K| = 0.3 would leave more than check() allows
 
 
 @cache
