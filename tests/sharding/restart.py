@@ -1,4 +1,4 @@
-"""A sharded run that saves every second step and goes on from its last checkpoint: started by torchrun.
+"""A sharded run that saves every second step and goes on from its last checkpoint: a rank, by torchrun or by itself.
 
 With a third argument, rank 1 is killed in the middle of that step, the first time it comes there.
 """
