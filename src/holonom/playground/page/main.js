@@ -274,7 +274,7 @@ setInterval(() => {
 const say = (text) => { $("said").textContent = text; };
 const ask = (what, text) => () => {
   linked = false;
-  if (live.send({ do: what() })) say(text());
+  say(live.send({ do: what() }) ? text() : "Not connected: nothing was changed. Try again.");
 };
 const playOrPause = ask(() => (state.playing ? "pause" : "play"), () => (state.playing ? "Paused." : "Playing."));
 const step = ask(() => "step", () => "One step.");
