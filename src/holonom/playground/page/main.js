@@ -23,7 +23,7 @@ const ADDRESS_EVERY = 400; // milliseconds; browsers refuse a page that changes 
 let catalogue = null, state = null, plane = null, frame = null;
 let session = null; // of the server that this page knows
 let linked = false; // whether the settings sent last are those of a link
-let unreadable = ""; // why a link was not sent
+let unreadable = ""; // why a link was not sent, until something else is asked
 let wanted = settingsOfLink(); // settings that the server has not taken up yet
 let other = null; // the second arm while only one is shown
 let shared = {}, cards = [];
@@ -62,8 +62,7 @@ const live = new Live({
     }
     if (before && before.run !== state.run) $("problem").hidden = true;
     showSettings();
-    if (unreadable) showProblem(unreadable);
-    unreadable = "";
+    if (unreadable) showProblem(unreadable); // also where the run is another one by what was asked before
   },
 
   problem({ name, text }) {
@@ -130,6 +129,7 @@ function build(message) {
 
 /** Settings of the page's address; a fragment that holds none is explained when the page is there. */
 function settingsOfLink() {
+  unreadable = "";
   try {
     const settings = fromFragment(location.hash);
     linked = settings !== null;
@@ -146,6 +146,7 @@ let pending = null, timer = 0;
 function set(changes, done) {
   $("problem").hidden = true;
   linked = false;
+  unreadable = "";
   pending = { ...pending, ...changes };
   const flush = () => {
     clearTimeout(timer);
@@ -274,6 +275,7 @@ setInterval(() => {
 const say = (text) => { $("said").textContent = text; };
 const ask = (what, text) => () => {
   linked = false;
+  unreadable = "";
   say(live.send({ do: what() }) ? text() : "Not connected: nothing was changed. Try again.");
 };
 const playOrPause = ask(() => (state.playing ? "pause" : "play"), () => (state.playing ? "Paused." : "Playing."));
@@ -301,7 +303,6 @@ addEventListener("resize", redraw);
 addEventListener("hashchange", () => {
   const settings = settingsOfLink();
   if (unreadable) showProblem(unreadable);
-  unreadable = "";
   if (settings) live.send({ do: "set", settings: completed(settings) });
 });
 document.addEventListener("keydown", (event) => {
