@@ -10,9 +10,11 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import holonom
 from holonom._constrain.exchange import Exchange
+from holonom._sharding.backend import Told, run_part
 from holonom._sharding.collectives import counted
 from holonom._sharding.shards import local, piece_of
 from holonom._step import run
+from holonom._step.integrate import Eager
 from holonom.constraints import Orthogonal, Sphere
 from tests.contract.cases import CASES, Case
 
@@ -118,3 +120,15 @@ def test_constrain_of_one_rank_that_sends_to_itself(cut, space, update, momentum
         assert max(held.residuals().values()) < 1e-5
         ends.append(runs.full(model.weight))
     torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
+
+
+def test_an_error_of_a_users_function_is_raised_where_other_ranks_hear_of_it(monkeypatch):
+    def fails(*_):
+        raise ValueError("halfway")
+
+    monkeypatch.setattr(Eager, "run", fails)
+    told = Told(())
+    told.run([], lambda *_: [], None)
+    with pytest.raises(ValueError, match="halfway"):
+        told.end(None)
+    assert isinstance(run_part(Eager(), [], lambda *_: [], None), ValueError)

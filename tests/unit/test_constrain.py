@@ -151,6 +151,26 @@ def test_a_radius_that_is_changed_in_place_is_seen(update, dtype):
         torch.testing.assert_close(model.weight.detach(), torch.full_like(model.weight, bound))
 
 
+def test_a_step_that_cannot_begin_has_no_weights_to_put_back(monkeypatch):
+    model = network()
+    opt = adamw(model)
+    held = holonom.constrain(opt, model, {"2.weight": Sphere("initial")}, "tangent")
+    model[2].weight.grad = torch.ones_like(model[2].weight)
+    opt.step()
+    (bucket,) = held._plan.buckets
+    loaded = torch.full_like(model[2].weight, 0.5)
+    model[2].weight.data.copy_(loaded)
+
+    def fails(*_):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("holonom._constrain.buckets.copy_", fails)
+    with pytest.raises(RuntimeError, match="no memory"):
+        bucket.start()
+    bucket.restore()
+    torch.testing.assert_close(model[2].weight.detach(), loaded, rtol=0, atol=0)
+
+
 def test_an_error_of_a_circle_of_ones_own_leaves_the_weights_where_the_step_left_them():
     class Failing(Circle):
         def nearest_(self, x):
