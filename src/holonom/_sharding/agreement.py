@@ -82,7 +82,7 @@ def agree_on_order(groups: Sequence[dict[str, Any]]) -> None:
     members = [p for group in groups for p in group["params"] if is_sharded(p)]
     lines = []
     for number, group in enumerate(groups if members else ()):
-        kind = group["constraint"].partition("(")[0]  # of which it depends whether a step has a reduction
+        kind = group["constraint"].partition("(")[0]  # it decides whether a step has a reduction
         each = [f"{described(p)} on {kind}" for p in group["params"]]
         more = f" … ({zlib.crc32(repr(each).encode()):08x})" if len(each) > 1 else ""
         lines.append(f"group {number} of {len(each)} parameter(s), {each[0] if each else 'none'}{more}")

@@ -167,7 +167,7 @@ class Eager:
 
     def lost(self, skip: Tensor) -> Tensor:
         """Whether a projection had no root, on the device."""
-        # NaN and infinity are what is not less than infinity: one pass over memory.
+        # NaN is not less than infinity, either, so one pass over memory finds both.
         largest = [torch.linalg.vector_norm(q, math.inf).to(skip.device) for q in self.positions()]
         return ~(torch.stack(largest) < math.inf).all()
 

@@ -33,7 +33,7 @@ FEW_DIGITS = 256  # sides from which products of few digits are used: relative e
 # n iterations leave at most about |K|ⁿ⁺³/2 of a tangent step that turns weights by |K|.
 ITERATIONS = 12  # of trusting steps
 CORRECTED_ITERATIONS = 6  # 3e-7 at |K| = 0.2; the next step removes it
-FEW_DIGITS_ITERATIONS = 5  # with 3, steps of |K| = 0.3 would leave more than check() allows
+FEW_DIGITS_ITERATIONS = 5  # 3 would leave up to 1e-5 of a step that turns weights by 0.3
 
 
 @cache
